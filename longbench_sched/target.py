@@ -1,0 +1,85 @@
+"""Target: which engine, where, and how to talk to it.
+
+The base URL may end in `/v1` or not, may have a path prefix (a gateway) and an IPv6 host. A user and password in it are sent as
+Basic credentials and are masked wherever the URL is shown or stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from longbench_sched.errors import UsageError
+
+Api = Literal["completions", "chat", "generate"]
+CountMode = Literal["full", "final"]
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an engine listens, taken from a base URL."""
+
+    scheme: Literal["http", "https"]
+    host: str  # without brackets
+    port: int
+    prefix: str  # "" or "/path", without a trailing slash and without the final /v1
+    userinfo: str | None = None  # "user:password", decoded; never shown
+
+    @classmethod
+    def parse(cls, base_url: str) -> Endpoint:
+        """Read a base URL. Raises UsageError with a remedy."""
+        try:
+            parts = urlsplit(base_url)
+            port = parts.port
+        except ValueError as error:
+            raise UsageError(f"--base-url {mask_url(base_url)!r}: {error}. Give for example http://127.0.0.1:8000.") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(
+                f"--base-url {mask_url(base_url)!r} is not an http:// or https:// address. Give for example http://127.0.0.1:8000."
+            )
+        if parts.query or parts.fragment or any(c in base_url for c in "\r\n\t "):
+            raise UsageError(f"--base-url {mask_url(base_url)!r} has a query, a fragment or white space; leave them out.")
+        prefix = parts.path.rstrip("/")
+        prefix = prefix.removesuffix("/v1").rstrip("/")
+        userinfo = None
+        if parts.username is not None:
+            userinfo = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        scheme: Literal["http", "https"] = "https" if parts.scheme == "https" else "http"
+        if port == 0:
+            raise UsageError(f"--base-url {mask_url(base_url)!r}: port 0 is no port to connect to.")
+        return cls(scheme, parts.hostname, port or DEFAULT_PORTS[scheme], prefix, userinfo)
+
+    @property
+    def netloc(self) -> str:
+        """Host and port as in a Host header: IPv6 in brackets, the scheme's default port left out."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The base URL without /v1 and without credentials."""
+        return f"{self.scheme}://{self.netloc}{self.prefix}"
+
+
+def mask_url(url: str) -> str:
+    """The URL with the password (and the user) before the host replaced by ***."""
+    head, at, tail = url.rpartition("@")
+    scheme, sep, _ = head.partition("://")
+    return f"{scheme}{sep}***@{tail}" if at and sep else url
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An engine to be measured."""
+
+    engine: str  # a key of engine.ENGINES
+    endpoint: Endpoint
+    model: str | None  # None: the first one that the server lists
+    api: Api = "completions"
+    count: CountMode = "full"  # full: counts in every chunk where the dialect offers them; final: only at the end
+    headers: tuple[tuple[str, str], ...] = ()  # from --header; names are stored, values never
+    api_key: str | None = field(default=None, repr=False)
+    name: str | None = None
