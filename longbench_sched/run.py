@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from longbench_sched.plan import ClosedLoop, Lane, Plan
 from longbench_sched.record import StreamRecord
 
 SCHEMA_VERSION = 1
@@ -138,3 +139,27 @@ class Run:
 
     meta: RunMeta
     table: RecordTable
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """What a reader must know of a plan, as plain data for `RunMeta.plan`: loops, lengths, where the prompts came from."""
+    return {
+        "requests": sum(len(lane.requests) for lane in plan.lanes),
+        "warmups": len(plan.warmups),
+        "lanes": [_lane_facts(lane) for lane in plan.lanes],
+        "isl": asdict(plan.isl),
+        "osl": asdict(plan.osl),
+        "prompt_source": plan.prompt_source,
+        "shared_prefix_tokens": plan.shared_prefix_tokens,
+        "notes": list(plan.notes),
+        "extra": dict(plan.extra),
+    }
+
+
+def _lane_facts(lane: Lane) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": lane.name, "requests": len(lane.requests), "duration_s": lane.duration_s}
+    if isinstance(lane.loop, ClosedLoop):
+        steps = [[step.from_s, step.concurrency] for step in lane.loop.steps]
+        return facts | {"loop": "closed", "concurrency": lane.loop.concurrency, "steps": steps}
+    loop = lane.loop
+    return facts | {"loop": "open", "process": loop.process, "rate_per_s": loop.rate_per_s, "max_in_flight": loop.max_in_flight}
