@@ -1,0 +1,58 @@
+# Daily commands. `make` prints this list; PYTHON=python3.12 and VENV=dir choose another interpreter and place.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+REFEREE ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt fmt-check lint types imports test run bench engines check
+
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+# Stamps, so that a second call costs nothing. `run` needs the core alone and should not wait for the test tools.
+$(VENV)/.core: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "No virtual environment: on Debian, apt install python3-venv; or give PYTHON=..." >&2; exit 1; }
+	@echo "Installing longbench-sched into $(VENV)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "Installing the development extras into $(VENV)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.dev ## editable install with development extras
+
+fmt: $(VENV)/.dev ## format and sort imports
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --select I .
+
+fmt-check: $(VENV)/.dev
+	@$(BIN)/ruff format --check .
+
+lint: $(VENV)/.dev imports ## ruff, import floors, spelling
+	@$(BIN)/ruff check .
+	@$(BIN)/codespell
+
+imports: $(VENV)/.dev ## import floors: who may import whom
+	@$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/.dev ## mypy, strict
+	@$(BIN)/mypy
+
+test: $(VENV)/.dev ## the whole suite, warnings as errors
+	@$(BIN)/python -m pytest
+
+run: $(VENV)/.core ## the headline on the embedded engine in each dialect, and the table
+	@$(BIN)/longbench-sched headline
+
+bench: $(VENV)/.dev ## what the tool costs and how wrong it is; REFEREE=DIR adds an outside server of known truth
+	@$(BIN)/python -m benchmarks $(if $(REFEREE),--referee $(REFEREE))
+
+engines: $(VENV)/.dev ## a real engine on CPU in its own environment, and a smoke run against it
+	@$(BIN)/python -m benchmarks.engines
+
+check: fmt-check lint types test ## what must be green before a commit
