@@ -73,7 +73,9 @@ class RecordTable:
                 text = getattr(decoded if name in _ON_DECODED else record, name)
                 texts[name].append(None if text is None else str(text))
             for name in LIST_COLUMNS:
-                lists[name].extend(getattr(decoded, name))
+                values = getattr(decoded, name)
+                # An array is extended by its own kind only, and tokens are kept as 32-bit integers in a record.
+                lists[name].extend(values if values.typecode == "q" else array("q", values))
             offsets.append(len(lists["chunk_at_ns"]))
             marks.append(tuple(decoded.marks))
         return cls(len(marks), ints, texts, offsets, lists, marks)
