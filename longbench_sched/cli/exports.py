@@ -1,0 +1,106 @@
+"""Files that a result is exported to: format from the suffix, opened before anything is measured.
+
+A run of an hour must not end in "no such folder". A file is opened without touching what it holds; its old content goes only when
+the new one is there to replace it, and a file made by us is removed again if there is nothing to put into it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from longbench_sched.cli import output
+from longbench_sched.errors import StoreError, UsageError
+
+FORMATS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".txt": "text"}
+STDOUT = "-"
+
+
+@dataclass(slots=True)
+class Export:
+    """One opened place to write to; `file` is None for stdout."""
+
+    name: str
+    format: str
+    file: FileIO | None
+    is_new: bool = False
+    is_written: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The file, for a writer that wants a path."""
+        return Path(self.name)
+
+    def write(self, text: str) -> None:
+        """Replace what the file holds by this text. Raises StoreError (disk full)."""
+        if self.file is None:
+            output.emit(text)
+            return
+        try:
+            if self.path.is_file():
+                self.file.truncate(0)
+            # Unbuffered: a disk that is full says so here and not a second time when the file is closed.
+            rest = memoryview(text.encode())
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        except OSError as error:
+            raise StoreError(f"cannot write {self.name}: {error.strerror}. The run itself is stored; see `show latest`.") from None
+        self.is_written = True
+
+
+def uses_stdout(names: Sequence[str]) -> bool:
+    """Whether an export takes stdout: the page for the terminal then goes nowhere."""
+    return any(_is_stdout(name) for name in names)
+
+
+@contextmanager
+def open_exports(names: Sequence[str]) -> Iterator[list[Export]]:
+    """Open every file now. Raises UsageError for an unknown suffix and StoreError for a file that cannot be written."""
+    exports: list[Export] = []
+    try:
+        for name in names:
+            exports.append(_open(name))
+        yield exports
+    finally:
+        for export in exports:
+            _close(export)
+
+
+def _open(name: str) -> Export:
+    form = _format(name)
+    if _is_stdout(name):
+        if form == "parquet":
+            raise UsageError(f"--export {name}: Parquet cannot go to stdout. Name a file, for example summary.parquet.")
+        return Export(name, form, None)
+    is_new = not os.path.exists(name)
+    try:
+        # Appending: opens for writing without emptying a file that an earlier run left.
+        return Export(name, form, Path(name).open("ab", buffering=0), is_new)
+    except OSError as error:
+        raise StoreError(f"--export {name}: cannot be written ({error.strerror}). Nothing was measured.") from None
+
+
+def _close(export: Export) -> None:
+    if export.file is None:
+        return
+    export.file.close()
+    if export.is_new and not export.is_written:
+        export.path.unlink(missing_ok=True)
+
+
+def _is_stdout(name: str) -> bool:
+    return name == STDOUT or Path(name).stem == STDOUT
+
+
+def _format(name: str) -> str:
+    suffix = Path(name).suffix.lower() if name != STDOUT else ".md"
+    if suffix not in FORMATS:
+        raise UsageError(
+            f"--export {name}: no format with the suffix {suffix!r}. Known: {', '.join(FORMATS)}; "
+            "- is Markdown on stdout, -.csv and -.json the others."
+        )
+    return FORMATS[suffix]

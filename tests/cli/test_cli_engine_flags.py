@@ -1,0 +1,53 @@
+"""Flags that name an engine are refused with a remedy; secrets stay out of what is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from longbench_sched.cli import engine_flags
+from longbench_sched.errors import UsageError
+
+
+@pytest.mark.parametrize("line", ["X-Team: a\r\nHost: evil", "X-Team: a\nb", "X-T\ream: a", "X: \0"])
+def test_a_line_break_in_a_header_is_refused(line: str) -> None:
+    with pytest.raises(UsageError, match="refused"):
+        engine_flags.read_headers([line])
+
+
+@pytest.mark.parametrize("line", ["X-Team", "", ": a", "X Team: a", "X\u00dc: a", "Content(1): a"])
+def test_a_header_needs_a_name_that_http_allows(line: str) -> None:
+    with pytest.raises(UsageError, match="NAME:VALUE"):
+        engine_flags.read_headers([line])
+
+
+def test_a_header_value_is_not_repeated_in_an_error() -> None:
+    with pytest.raises(UsageError) as caught:
+        engine_flags.read_headers(["Authorization: secret-\u4e2d"])
+    assert "secret" not in str(caught.value)
+
+
+def test_headers_are_split_at_the_first_colon() -> None:
+    assert engine_flags.read_headers(["X-Team: a", "X-Url:http://h:1"]) == (("X-Team", "a"), ("X-Url", "http://h:1"))
+
+
+def test_the_key_comes_from_the_variable_asked_for() -> None:
+    environ = {"OPENAI_API_KEY": "one", "OTHER": "two"}
+    assert engine_flags.read_api_key(None, environ) == "one"
+    assert engine_flags.read_api_key("OTHER", environ) == "two"
+    assert engine_flags.read_api_key(None, {}) is None
+    with pytest.raises(UsageError, match="MISSING: that variable is not set"):
+        engine_flags.read_api_key("MISSING", environ)
+
+
+def test_a_key_with_a_line_break_is_refused_and_not_shown() -> None:
+    with pytest.raises(UsageError) as caught:
+        engine_flags.read_api_key(None, {"OPENAI_API_KEY": "secret\nX: y"})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_name_that_is_almost_right_is_suggested() -> None:
+    with pytest.raises(UsageError) as caught:
+        engine_flags.one_of("vlm", ("vllm", "sglang", "trtllm", "triton", "openai"), "engine")
+    assert str(caught.value) == (
+        "no engine named 'vlm'. Known: vllm, sglang, trtllm, triton, openai.\nDid you mean vllm?"
+    )

@@ -1,0 +1,65 @@
+"""Exports are opened before anything is measured, and what they held is kept until there is something new."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from longbench_sched.cli.exports import open_exports, uses_stdout
+from longbench_sched.errors import StoreError, UsageError
+
+
+def test_an_export_replaces_the_old_content_only_when_written(tmp_path: Path) -> None:
+    old = tmp_path / "old.md"
+    old.write_text("a longer text from the run before")
+    with open_exports([str(old)]) as [export]:
+        assert old.read_text() == "a longer text from the run before"
+        export.write("new\n")
+    assert old.read_text() == "new\n"
+
+
+def test_an_export_that_is_never_written_leaves_no_trace(tmp_path: Path) -> None:
+    old = tmp_path / "old.csv"
+    old.write_text("kept")
+    with open_exports([str(old), str(tmp_path / "new.md")]):
+        assert (tmp_path / "new.md").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.csv"]
+    assert old.read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["no/such/folder/out.md", "/proc/out.md", "out.md/out.csv"], ids=["missing", "proc", "file-as-folder"])
+def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out.md").write_text("a file where a folder should be")
+    with pytest.raises(StoreError, match="Nothing was measured"), open_exports(["-", name]):
+        pytest.fail("the block must not be entered")
+
+
+@pytest.mark.parametrize("name", ["out", "out.xlsx", "out.html", "-.parquet"])
+def test_an_export_without_a_known_format_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="--export"), open_exports([name]):
+        pytest.fail("the block must not be entered")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_full_disk_is_one_error_that_says_where_the_run_is(tmp_path: Path) -> None:
+    full = tmp_path / "out.md"
+    full.symlink_to("/dev/full")
+    with open_exports([str(full)]) as [export], pytest.raises(StoreError, match=r"No space left.*The run itself is stored"):
+        export.write("x" * 100_000)
+
+
+@pytest.mark.parametrize(("names", "taken"), [(["-"], True), (["a.md", "-.csv"], True), (["a-.md"], False), ([], False)])
+def test_a_dash_takes_stdout(names: list[str], taken: bool) -> None:
+    assert uses_stdout(names) is taken
+
+
+def test_a_dash_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_exports(["-.json"]) as [export]:
+        assert export.format == "json"
+        export.write("{}")
+    assert capsys.readouterr().out == "{}\n"
