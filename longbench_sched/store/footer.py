@@ -1,0 +1,80 @@
+"""RunMeta as JSON and back: the footer of a run file and the first frame of a journal.
+
+Secrets are kept out where metadata is made (names of headers, never values); this is the second lock: user and password in any
+URL are masked, values under names that hold credentials are dropped. Infinity and NaN become null: no file may hold them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from longbench_sched.errors import StoreError
+from longbench_sched.run import SCHEMA_VERSION, ClientHealth, RunMeta
+
+_USERINFO = re.compile(r"(://)[^/\s@]+@")
+_SECRET_NAMES = frozenset(
+    {"api_key", "apikey", "authorization", "password", "secret", "token", "userinfo", "proxy_authorization"}
+)
+
+
+def encode_meta(meta: RunMeta) -> bytes:
+    """JSON of the metadata, without secrets and without non-finite numbers."""
+    import orjson
+
+    return orjson.dumps(_without_secrets(dataclasses.asdict(meta)), option=orjson.OPT_SORT_KEYS)
+
+
+def decode_meta(data: bytes, where: str) -> RunMeta:
+    """Read metadata back; `where` names the file in errors. Raises StoreError if it is newer or damaged."""
+    import orjson
+
+    try:
+        fields = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise StoreError(f"{where} is damaged: its metadata is not a JSON object. Restore it from a copy.")
+    refuse_newer(fields.get("schema_version"), where)
+    try:
+        client = ClientHealth(**_known(ClientHealth, fields.pop("client", {})))
+        return RunMeta(client=client, **{name: _frozen(name, value) for name, value in _known(RunMeta, fields).items()})
+    except TypeError as error:
+        raise StoreError(f"{where} is damaged: its metadata lacks a field ({error}). Restore it from a copy.") from None
+
+
+def refuse_newer(version: object, where: str) -> None:
+    """Raise StoreError unless this version of the tool can read that schema version."""
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise StoreError(f"{where} is damaged: it does not state a schema version. Restore it from a copy.")
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{where} was written by a newer longbench-sched (schema {version}; this one reads up to {SCHEMA_VERSION}). "
+            "Upgrade: pip install --upgrade longbench-sched."
+        )
+
+
+def _known(kind: type, fields: object) -> dict[str, Any]:
+    """The fields that this version knows; a later version may have added some."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in fields.items() if name in names} if isinstance(fields, dict) else {}
+
+
+def _frozen(name: str, value: Any) -> Any:
+    return tuple(value) if name in ("marks", "preflight") else value
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return _USERINFO.sub(r"\1***@", value)
+    if isinstance(value, Mapping):
+        return {str(key): "***" if _is_secret(str(key), item) else _without_secrets(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_without_secrets(item) for item in value]
+    return value
+
+
+def _is_secret(name: str, value: object) -> bool:
+    return isinstance(value, str) and name.lower().replace("-", "_") in _SECRET_NAMES
