@@ -1,0 +1,96 @@
+"""Kernel receive stamps, turned into the run's monotonic clock.
+
+Linux stamps each TCP segment when it arrives (SO_TIMESTAMPNS), on CLOCK_REALTIME. A busy client reads late, but the stamp does not
+move. To put it on CLOCK_MONOTONIC the difference REALTIME - MONOTONIC is sampled at the start, each second and at the end. Between two
+samples the difference is interpolated (NTP slews it slowly); if it moved by more than 100 us between them the clock was stepped, and
+what was read in between keeps its user-space stamp.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+from array import array
+from bisect import bisect_left
+
+# linux: asm-generic/socket.h (SO_TIMESTAMPNS_OLD). The ancillary data is a struct timespec of two C longs.
+SO_TIMESTAMPNS = 35
+ANCILLARY_BYTES = 64
+STEP_LIMIT_NS = 100_000
+
+unpack_timespec = struct.Struct("@ll").unpack
+
+
+def kernel_stamps_work() -> bool:
+    """Whether this system stamps TCP segments, tried on a loopback connection."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=2) as client:
+            client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(b"x")
+            client.settimeout(2)
+            _, ancillary, _, _ = client.recvmsg(1, ANCILLARY_BYTES)
+    except OSError:
+        return False
+    return bool(ancillary) and len(ancillary[0][2]) == 16
+
+
+class RealtimeOffset:
+    """Samples of CLOCK_REALTIME - CLOCK_MONOTONIC over a run."""
+
+    __slots__ = ("_at_ns", "_offset_ns", "step_max_ns", "stepped")
+
+    def __init__(self) -> None:
+        self._at_ns = array("q")
+        self._offset_ns = array("q")
+        self.step_max_ns = 0
+        self.stepped = False
+        self.sample()
+
+    def sample(self) -> None:
+        """Take a sample now: the narrowest of five readings."""
+        best: tuple[int, int, int] | None = None
+        for _ in range(5):
+            before = time.monotonic_ns()
+            real = time.clock_gettime_ns(time.CLOCK_REALTIME)
+            after = time.monotonic_ns()
+            if best is None or after - before < best[0]:
+                best = (after - before, before + (after - before) // 2, real)
+        assert best is not None
+        _, at, real = best
+        self.add(at, real - at)
+
+    def add(self, at_ns: int, offset_ns: int) -> None:
+        """Take note of a sample: at this monotonic instant REALTIME was ahead by so much."""
+        if self._offset_ns:
+            step = abs(offset_ns - self._offset_ns[-1])
+            self.step_max_ns = max(self.step_max_ns, step)
+            self.stepped = self.stepped or step > STEP_LIMIT_NS
+        self._at_ns.append(at_ns)
+        self._offset_ns.append(offset_ns)
+
+    def monotonic_ns(self, kernel_ns: int, read_ns: int) -> int | None:
+        """A kernel stamp on the monotonic clock, for bytes read at `read_ns` (monotonic).
+
+        None where it cannot be known: no stamp (0), the clock stepped around then, or a stamp that lies after its own read.
+        """
+        if not kernel_ns:
+            return None
+        if read_ns > self._at_ns[-1]:
+            self.sample()
+        after = bisect_left(self._at_ns, read_ns)
+        if after == 0:
+            offset = self._offset_ns[0]
+        else:
+            low, high = self._offset_ns[after - 1], self._offset_ns[after]
+            if abs(high - low) > STEP_LIMIT_NS:
+                return None
+            span = self._at_ns[after] - self._at_ns[after - 1]
+            offset = low + (high - low) * (read_ns - self._at_ns[after - 1]) // span if span else high
+        at = kernel_ns - offset
+        return at if at <= read_ns else None
