@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from longbench_sched.plan import Request
+from longbench_sched.plan import Request, Sampling
 from longbench_sched.record import Decoded, Ending
 from longbench_sched.target import Api, CountMode
 
@@ -53,9 +53,20 @@ class StreamDecoder(Protocol):
 class Dialect(Protocol):
     """One engine's way of speaking one API."""
 
-    engine: str
-    api: Api
-    takes_token_ids: bool  # the prompt may be token ids; else it must be text
+    @property
+    def engine(self) -> str:
+        """A key of `engine.ENGINES`."""
+        ...
+
+    @property
+    def api(self) -> Api:
+        """Which of the engine's APIs."""
+        ...
+
+    @property
+    def takes_token_ids(self) -> bool:
+        """The prompt may be token ids; else it must be text."""
+        ...
 
     def encode(self, request: Request, model: str) -> HttpRequest:
         """The HTTP request that asks for this."""
@@ -65,15 +76,17 @@ class Dialect(Protocol):
         """A fresh decoder for the answer to this request."""
         ...
 
-    def sent_options(self) -> Mapping[str, object]:
-        """What is sent beside prompt and lengths, for the record: include_usage, continuous usage, temperature, ignore_eos..."""
+    def sent_options(self, sampling: Sampling = ...) -> Mapping[str, object]:
+        """What is sent beside prompt and lengths, for the record: include_usage, temperature, ignore_eos..."""
         ...
 
 
 class MakeDialect(Protocol):
     """Row of the table of engines."""
 
-    def __call__(self, api: Api, count: CountMode) -> Dialect: ...
+    def __call__(self, api: Api, count: CountMode) -> Dialect:
+        """The dialect for one API of the engine."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

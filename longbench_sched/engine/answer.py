@@ -1,0 +1,408 @@
+"""One answer, read as it came: framing, errors, endings and the verdict, the same for every dialect.
+
+A dialect's own decoder is a subclass that says what one JSON event holds (`_read`). What an event with generated tokens is,
+how tokens are counted and what success is are explained in docs/metrics.md ("token-bearing event", "token counts",
+"success").
+
+Speed matters here: this runs on the client's one core beside the timed path, once for every event. The usual piece, one whole
+event in one read, is recognised by a few comparisons of bytes and parsed at once; everything else goes through the splitter,
+with the same result.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from longbench_sched.engine import marks
+from longbench_sched.engine.dialect import MAX_EVENT_BYTES
+from longbench_sched.engine.error_body import ServerError, clean, read_error, read_error_body
+from longbench_sched.engine.sse import EventSplitter
+from longbench_sched.plan import Request
+from longbench_sched.record import UNKNOWN_TOKENS, Decoded, Ending, Reason, Status, TokenSource
+from longbench_sched.target import mask_url
+
+_KEPT_HEAD_BYTES = 64 << 10  # of a body that is no stream of events
+_DONE = b"[DONE]"
+
+_TIMEOUTS = {
+    Ending.TIMEOUT_CONNECT: Reason.TIMEOUT_CONNECT,
+    Ending.TIMEOUT_FIRST_TOKEN: Reason.TIMEOUT_FIRST_TOKEN,
+    Ending.TIMEOUT_IDLE: Reason.TIMEOUT_IDLE,
+    Ending.TIMEOUT_TOTAL: Reason.TIMEOUT_TOTAL,
+}
+_FAILURES = {
+    Ending.REFUSED: Reason.CONNECT_REFUSED,
+    Ending.CONNECT_FAILED: Reason.CONNECT_FAILED,
+    Ending.TLS: Reason.TLS,
+    Ending.RESET: Reason.RESET,
+    Ending.MALFORMED: Reason.MALFORMED,
+    Ending.TOO_LARGE: Reason.TOO_LARGE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may be relied on in the streams of one engine and API."""
+
+    sends_done: bool = True  # `data: [DONE]` ends every good stream: without it the stream was cut
+    sends_finish: bool = True  # a good stream has a finish reason
+    sends_usage: bool = True  # token counts come if they are asked for
+    empty_text_is_token: bool = False  # without counts: an event with empty text, but for a role event, holds a token
+    infers_tokens: bool = True  # without any counts: one token an event is a fair estimate
+    good_finish: frozenset[str] = frozenset({"stop", "length", "tool_calls"})
+
+
+class AnswerDecoder:
+    """Reads one answer. Calls: start, feed..., finish. Subclasses say what an event holds."""
+
+    __slots__ = (
+        "_answer_at_ns", "_at", "_body", "_body_at", "_body_size", "_counted", "_done", "_error", "_finish_error",
+        "_finish_ns", "_finish_reason", "_first_byte_ns", "_headers", "_http_status", "_is_bare_finish_last", "_is_document",
+        "_is_stream", "_last_at_ns", "_lateness", "_malformed", "_marks", "_n_by_ids", "_n_events", "_n_shared", "_prompt_ids",
+        "_request", "_rules", "_splitter", "_texts", "_tokens", "_usage",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, rules: Rules, *, keep_text: bool = False) -> None:
+        self._request = request
+        self._rules = rules
+        self._texts: list[str] | None = [] if keep_text else None
+        self._splitter = EventSplitter()
+        self._http_status: int | None = None
+        self._headers: Mapping[str, str] = {}
+        self._is_stream = False
+        self._body: list[bytes] = []  # of a body that is no stream, or may turn out to be none
+        self._body_at = (0, 0)  # stamp and lateness of its last piece
+        self._body_size = 0
+        self._is_document = False  # the answer was one JSON document
+        self._n_events = 0  # complete events with a payload
+        self._done = False
+        self._error: ServerError | None = None
+        self._malformed: str | None = None
+        self._at: array[int] = array("q")
+        self._tokens: array[int] = array("i")
+        self._lateness: array[int] = array("q")
+        self._last_at_ns: int | None = None
+        self._first_byte_ns: int | None = None
+        self._answer_at_ns: int | None = None
+        self._finish_ns: int | None = None
+        self._finish_reason: str | None = None
+        self._finish_error: ServerError | None = None
+        self._is_bare_finish_last = False  # the last token-bearing event is a finish event with empty text and no counts
+        self._n_shared = 0
+        self._n_by_ids = 0
+        self._counted: int | None = 0  # output tokens up to here; None while unknown
+        self._usage: dict[str, Any] | None = None  # the latest one
+        self._prompt_ids: int | None = None
+        self._marks: list[str] = []
+
+    def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take the status and the headers (names in lower case)."""
+        self._http_status = status
+        self._headers = headers
+        # A missing type is read as a stream: it was asked for, and a body without events is looked at again at the end.
+        kind = headers.get("content-type", "text/event-stream").lower()
+        self._is_stream = status == 200 and kind.startswith("text/event-stream")
+
+    def feed(self, data: bytes, at_ns: int, lateness_ns: int) -> None:
+        """Take the next piece of the body and the stamp of the read that completed it."""
+        if (
+            self._splitter.idle
+            and data.startswith(b"data: {")
+            and data.endswith(b"\n\n")
+            and data.count(b"\n") == 2
+            and b"\r" not in data
+        ):
+            try:
+                event = orjson.loads(data[6:])
+            except orjson.JSONDecodeError:
+                self._take(data[6:].strip(), b"", at_ns, lateness_ns)
+                return
+            self._n_events += 1
+            if event.get("error"):
+                self._error = self._error or read_error(event)
+            else:
+                self._read(event, at_ns, lateness_ns)
+            return
+        if not data:
+            return
+        if self._first_byte_ns is None:
+            self._first_byte_ns = at_ns
+        if not self._n_events:
+            self._keep_body(data, at_ns, lateness_ns)
+        if self._is_stream:
+            for payload, name in self._splitter.feed(data):
+                self._take(payload, name, at_ns, lateness_ns)
+
+    @property
+    def n_token_events(self) -> int:
+        """Token-bearing events so far."""
+        return len(self._at)
+
+    def finish(self, ending: Ending, detail: str | None = None) -> Decoded:
+        """Say what came. Called once; also without `start` when no answer came."""
+        ending = self._true_ending(ending)
+        if ending is Ending.COMPLETE and self._http_status == 200 and not self._n_events:
+            self._read_document()
+        status, reason, words = self._judge(ending)
+        decoded = Decoded(
+            chunk_at_ns=self._at,
+            chunk_tokens=self._tokens,
+            chunk_lateness_ns=self._lateness,
+            answer_at_ns=self._answer_at_ns,
+            first_byte_ns=self._first_byte_ns,
+            finish_ns=self._finish_ns,
+            n_shared_reads=self._n_shared,
+            n_comments=self._splitter.n_comments,
+            finish_reason=self._finish_reason,
+            status=status,
+            reason=reason,
+            detail=clean(words or detail or "") or None if status is not Status.OK else None,
+            error_code=self._error_code(),
+            marks=self._marks,
+            text=self._text(),
+        )
+        self._count_tokens(decoded)
+        self._mark(decoded, is_complete=ending is Ending.COMPLETE)
+        return decoded
+
+    # What subclasses provide and use
+
+    def _read(self, event: dict[str, Any], at_ns: int, lateness_ns: int) -> None:
+        """Take one JSON event that is no error."""
+        raise NotImplementedError
+
+    def _text(self) -> str | None:
+        return None if self._texts is None else "".join(self._texts)
+
+    def _count(self, ids: object, usage: object) -> int:
+        """Tokens of an event by its token ids or its running usage; UNKNOWN_TOKENS if neither says.
+
+        A running count gives a difference only if the count up to the event before is known: a usage that comes for the first
+        time in a finish event (llama.cpp) counts the whole answer, not that event.
+        """
+        n = UNKNOWN_TOKENS
+        known = self._counted
+        if ids.__class__ is list:
+            n = len(ids)
+            self._n_by_ids += n > 0
+            if known is not None:
+                self._counted = known + n
+        if usage.__class__ is dict:
+            self._usage = usage
+            total = usage.get("completion_tokens")
+            if total.__class__ is int:
+                if n < 0 and known is not None and total >= known:
+                    n = total - known
+                self._counted = total
+        return n
+
+    def _add(self, at_ns: int, lateness_ns: int, tokens: int) -> None:
+        """Note a token-bearing event."""
+        self._at.append(at_ns)
+        self._tokens.append(tokens)
+        self._lateness.append(lateness_ns)
+        if at_ns == self._last_at_ns:
+            self._n_shared += 1
+        self._last_at_ns = at_ns
+
+    def _read_rest(self, event: dict[str, Any]) -> None:
+        """Take an event without choices: final usage, a flat error, or something of no interest."""
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self._usage = usage
+        elif not self._error:
+            self._error = read_error(event)
+
+    # Events
+
+    def _take(self, payload: bytes, name: bytes, at_ns: int, lateness_ns: int) -> None:
+        """Take one event as the splitter gives it."""
+        if not payload:
+            return
+        self._n_events += 1
+        if self._body:
+            self._body.clear()
+        if payload == _DONE:
+            self._done = True
+            return
+        event = _loads(payload)
+        if not isinstance(event, dict):
+            if name == b"error":
+                self._error = self._error or ServerError(clean(payload))
+            elif self._malformed is None:
+                self._malformed = f"an event that is no JSON object: {clean(payload[:100])}"
+        elif event.get("error") or name == b"error":
+            self._error = self._error or read_error(event) or ServerError(clean(payload))
+        else:
+            self._read(event, at_ns, lateness_ns)
+
+    def _keep_body(self, data: bytes, at_ns: int, lateness_ns: int) -> None:
+        """Keep the body of an error or of a document, as far as its bound."""
+        limit = _KEPT_HEAD_BYTES if self._is_stream or self._http_status != 200 else MAX_EVENT_BYTES
+        if self._body_size < limit:
+            self._body.append(data[: limit - self._body_size])
+        self._body_size += len(data)
+        self._body_at = (at_ns, lateness_ns)
+
+    def _read_document(self) -> None:
+        """Read a 200 answer that held no event: the non-streamed form of an answer, an error, or a page of some gateway."""
+        raw = b"".join(self._body).strip()
+        if not raw or (self._is_stream and not raw.startswith(b"{")):
+            return  # comments only, or nothing at all: an empty stream
+        self._is_document = True
+        document = _loads(raw)
+        if not isinstance(document, dict):
+            return
+        self._n_events = 1
+        if document.get("error"):
+            self._error = read_error(document)
+            return
+        self._marks.append(marks.NOT_A_STREAM)
+        self._read(document, *self._body_at)
+
+    # Verdict
+
+    def _true_ending(self, ending: Ending) -> Ending:
+        """EOF is a complete end where neither a length nor chunks frame the body (HTTP/1.0)."""
+        is_framed = "content-length" in self._headers or "chunked" in self._headers.get("transfer-encoding", "").lower()
+        return Ending.COMPLETE if ending is Ending.EOF and self._http_status is not None and not is_framed else ending
+
+    def _judge(self, ending: Ending) -> tuple[Status, Reason | None, str | None]:
+        """What became of the request: status, reason, and the words for it if it has some."""
+        if ending is Ending.CANCELLED:
+            return Status.CANCELLED, Reason.INTERRUPTED, None
+        if self._error is not None:
+            return Status.FAILED, Reason.IN_BAND_ERROR, self._error.detail
+        if self._http_status is not None and self._http_status != 200:
+            return self._judge_refusal(self._http_status)
+        if ending in _TIMEOUTS:
+            return Status.TIMEOUT, _TIMEOUTS[ending], None
+        if self._splitter.too_large or (not self._is_stream and self._body_size > MAX_EVENT_BYTES):
+            return Status.FAILED, Reason.TOO_LARGE, f"an event of more than {MAX_EVENT_BYTES} bytes"
+        if ending in _FAILURES:
+            return Status.FAILED, _FAILURES[ending], None
+        if self._http_status is None:
+            return Status.FAILED, Reason.RESET, "the server closed the connection before it answered"
+        if ending is Ending.EOF:
+            return Status.FAILED, Reason.CUT, "the connection was closed before the body was complete"
+        reason, words = self._judge_complete()
+        return (Status.FAILED if reason else Status.OK), reason, words
+
+    def _judge_refusal(self, http_status: int) -> tuple[Status, Reason, str]:
+        if 300 <= http_status < 400 and "location" in self._headers:
+            return Status.FAILED, Reason.REDIRECT, f"to {mask_url(self._headers['location'])}"
+        return Status.FAILED, Reason.HTTP_STATUS, read_error_body(b"".join(self._body))
+
+    def _judge_complete(self) -> tuple[Reason | None, str | None]:
+        """Strict success of a 200 answer whose body is complete: tokens, a good finish reason, and the terminator."""
+        if self._malformed is not None:
+            return Reason.MALFORMED, self._malformed
+        if self._is_document and not self._n_events:
+            return Reason.NOT_JSON, clean(b"".join(self._body))
+        if self._finish_reason is not None and self._finish_reason not in self._rules.good_finish:
+            words = self._finish_error.detail if self._finish_error else None
+            return Reason.BAD_FINISH, words or f"finish_reason {self._finish_reason}"
+        if self._n_events and not self._is_document and self._rules.sends_done and not self._done:
+            return Reason.CUT, "the stream ended without [DONE]"
+        if not self._at:
+            return self._judge_tokenless()
+        if self._rules.sends_finish and self._finish_reason is None:
+            return Reason.NO_FINISH, "the stream ended without a finish reason"
+        return None, None
+
+    def _judge_tokenless(self) -> tuple[Reason, str]:
+        total = _int(self._usage, "completion_tokens") or 0
+        if total > 1 or (total == 1 and self._finish_reason != "stop"):
+            return Reason.UNPARSED, f"usage counts {total} output tokens, but no known field held any"
+        if total == 1:
+            return Reason.EMPTY_STREAM, "the model stopped at once: one token, no text"
+        return Reason.EMPTY_STREAM, "no event held a token"
+
+    def _error_code(self) -> int | None:
+        error = self._error or self._finish_error
+        return error.code if error else None
+
+    # Counts
+
+    def _count_tokens(self, decoded: Decoded) -> None:
+        """Fill in the counts and where each came from."""
+        total = _int(self._usage, "completion_tokens")
+        n = len(self._at)
+        if total is not None and 0 < total < n and self._is_bare_finish_last:
+            self._drop_last()  # n events cannot share fewer than n tokens: the finish event held none
+            n -= 1
+        if n and UNKNOWN_TOKENS not in self._tokens:
+            decoded.chunk_token_source = TokenSource.IDS if self._n_by_ids >= n else TokenSource.USAGE
+        elif n and (total == n or (total is None and self._rules.infers_tokens)) and max(self._tokens) < 0:
+            self._tokens[:] = array("i", [1]) * n
+            decoded.chunk_token_source = TokenSource.INFERRED
+        elif n and max(self._tokens) >= 0:
+            decoded.chunk_token_source = TokenSource.IDS if self._n_by_ids else TokenSource.USAGE
+        if total is not None:
+            decoded.output_tokens, decoded.output_token_source = total, TokenSource.USAGE
+        elif n and UNKNOWN_TOKENS not in self._tokens:
+            decoded.output_tokens, decoded.output_token_source = sum(self._tokens), decoded.chunk_token_source
+        self._count_prompt(decoded)
+
+    def _count_prompt(self, decoded: Decoded) -> None:
+        prompt = _int(self._usage, "prompt_tokens")
+        if prompt is not None:
+            decoded.prompt_tokens, decoded.prompt_token_source = prompt, TokenSource.USAGE
+        elif self._prompt_ids is not None:
+            decoded.prompt_tokens, decoded.prompt_token_source = self._prompt_ids, TokenSource.IDS
+        usage = self._usage or {}
+        cached = _int(usage.get("prompt_tokens_details"), "cached_tokens")
+        cached = _int(usage, "cached_tokens") if cached is None else cached
+        if cached is not None:
+            decoded.cached_tokens, decoded.cached_token_source = cached, TokenSource.USAGE
+        reasoning = _int(usage.get("completion_tokens_details"), "reasoning_tokens")
+        decoded.reasoning_tokens = _int(usage, "reasoning_tokens") if reasoning is None else reasoning
+
+    def _drop_last(self) -> None:
+        at_ns = self._at.pop()
+        self._tokens.pop()
+        self._lateness.pop()
+        if self._at and self._at[-1] == at_ns:
+            self._n_shared -= 1
+
+    def _mark(self, decoded: Decoded, *, is_complete: bool) -> None:
+        found = self._marks
+        n, total, is_ok = len(self._at), decoded.output_tokens, decoded.status is Status.OK
+        if is_ok and n == 1 and total != 1:
+            found.append(marks.SINGLE_CHUNK)
+        if n and self._tokens[0] > 1:
+            found.append(marks.MULTI_TOKEN_FIRST_CHUNK)
+        if is_ok and total is not None and decoded.output_token_source is not TokenSource.INFERRED:
+            if total < self._request.osl and self._request.sampling.ignore_eos:
+                found.append(marks.SHORT_OUTPUT)
+            if total > self._request.osl:
+                found.append(marks.LONG_OUTPUT)
+        if n and total is not None and UNKNOWN_TOKENS not in self._tokens and sum(self._tokens) != total:
+            found.append(marks.COUNT_MISMATCH)
+        if is_ok and self._rules.sends_usage and self._usage is None:
+            found.append(marks.NO_USAGE)
+        if is_complete and self._is_stream and not self._is_document and self._splitter.is_unfinished:
+            found.append(marks.UNFINISHED_EVENT)
+
+
+def _loads(raw: bytes) -> Any:
+    """Parse JSON; None if it is none. Lone surrogates and NaN, which orjson refuses and servers send, are let through."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError):
+            return None
+
+
+def _int(values: object, key: str) -> int | None:
+    """The count under a key of a dict, or None: absent, null, no whole number, negative."""
+    value = values.get(key) if isinstance(values, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
