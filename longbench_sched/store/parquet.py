@@ -1,8 +1,8 @@
 """Run <-> Parquet: one file a run, a row a request, everything else in the footer.
 
 Any Parquet reader opens these files. Stamps are stored as differences (DELTA_BINARY_PACKED), both the smallest and the cheapest
-to write: 64 requests of 500 chunks take about 0.2 MB. Measured on 2026-11-30: 5.9 bytes and 0.07 us an event with delta encoding
-and zstd, 6.9 bytes and 0.17 us with plain encoding.
+to write: 64 requests of 500 chunks take about 0.2 MB. Measured on 2026-11-30: 5.9 bytes and 0.07 us an event with delta
+encoding and zstd, 6.9 bytes and 0.17 us with plain encoding.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The columns of a stored run: name, type, unit and meaning, in the order in which they are stored.
 
 One row a request, whatever became of it. This table is the only place where a column is described: the Arrow schema (with unit
-and meaning in each field's metadata) and `docs/columns.md` are made from it. A later version may add columns without a new schema
-version; a reader fills what a file does not have with null. What a column means never changes within a version.
+and meaning in each field's metadata) and `docs/columns.md` are made from it. A later version may add columns without a new
+schema version; a reader fills what a file does not have with null. What a column means never changes within a version.
 """
 
 from __future__ import annotations
