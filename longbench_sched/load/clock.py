@@ -7,6 +7,7 @@ microseconds; elsewhere the loop's timer is set a little early and the rest is y
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import heapq
 import os
@@ -99,10 +100,8 @@ class _TimerFd:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def clear(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self.fd, 8)
-        except BlockingIOError:
-            pass
 
     def close(self) -> None:
         os.close(self.fd)

@@ -1,10 +1,11 @@
-"""Where an HTTP/1.x answer ends: its head, and the framing of its body. Pure: bytes in, positions out.
+r"""Where an HTTP/1.x answer ends: its head, and the framing of its body. Pure: bytes in, positions out.
 
 The end of a body is found by its framing and nothing else: by a chunk of size 0, by Content-Length, or by the end of the
-connection. What the bytes say (`[DONE]`, a usage chunk, an event that ends in `0\\r\\n\\r\\n`) never matters here.
+connection. What the bytes say (`[DONE]`, a usage chunk, an event that ends in `0\r\n\r\n`) never matters here.
 
 On the timed path a chunked body is not walked at every read. A body can only be over when the bytes so far end in CRLF CRLF, so
-`BodyEnd` walks the chunks when they do (and every 64 KiB, to notice broken framing); what it then finds is decided by the chunks.
+`BodyEnd` walks the chunks when they do (and every 64 KiB, to notice broken framing); what it then finds is decided by the
+chunks.
 """
 
 from __future__ import annotations
@@ -73,7 +74,13 @@ def _read_head(block: bytes) -> ResponseHead:
     lines = block.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ", 2)
     version = parts[0]
-    if version not in ("HTTP/1.1", "HTTP/1.0") or len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isascii() or not parts[1].isdigit():
+    if (
+        version not in ("HTTP/1.1", "HTTP/1.0")
+        or len(parts) < 2
+        or len(parts[1]) != 3
+        or not parts[1].isascii()
+        or not parts[1].isdigit()
+    ):
         raise FramingError(f"not an HTTP/1.x status line: {lines[0][:80]!r}")
     status = int(parts[1])
     headers: dict[str, str] = {}

@@ -1,9 +1,10 @@
 """Kernel receive stamps, turned into the run's monotonic clock.
 
-Linux stamps each TCP segment when it arrives (SO_TIMESTAMPNS), on CLOCK_REALTIME. A busy client reads late, but the stamp does not
-move. To put it on CLOCK_MONOTONIC the difference REALTIME - MONOTONIC is sampled at the start, each second and at the end. Between two
-samples the difference is interpolated (NTP slews it slowly); if it moved by more than 100 us between them the clock was stepped, and
-what was read in between keeps its user-space stamp.
+Linux stamps each TCP segment when it arrives (SO_TIMESTAMPNS), on CLOCK_REALTIME. A busy client reads late, but the stamp
+does not move. To put it on CLOCK_MONOTONIC the difference REALTIME - MONOTONIC is sampled at the start, each second and at
+the end. Between two
+samples the difference is interpolated (NTP slews it slowly); if it moved by more than 100 us between them the clock was
+stepped, and what was read in between keeps its user-space stamp.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def kernel_stamps_work() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=2) as client:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=2) as client,
+        ):
             client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             peer, _ = server.accept()
             with peer:

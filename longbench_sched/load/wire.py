@@ -1,0 +1,568 @@
+"""The timed path: HTTP/1.1 straight on sockets. Stamps when bytes arrive, parses when the stream is over.
+
+Plain sockets on Linux hang on an epoll of their own, itself watched by the loop: one wake-up reads whatever has come on any
+number of streams, with the kernel's receive stamps (stamps.py). TLS, and systems without epoll, use the loop's own transports
+with
+user-space stamps. Either way an `Exchange` only collects bytes and instants while its stream is open.
+
+Connections are opened before they are due. One that the server closed while it was idle is replaced before its send; a
+request that fails on a used connection before any byte of an answer is sent once more on a fresh one, and marked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+from longbench_sched.engine.dialect import Dialect
+from longbench_sched.load.exchange import Exchange
+from longbench_sched.load.messages import Messages
+from longbench_sched.load.stamps import ANCILLARY_BYTES, SO_TIMESTAMPNS, RealtimeOffset, unpack_timespec
+from longbench_sched.load.timeouts import Timeouts
+from longbench_sched.plan import Request
+from longbench_sched.record import Ending
+from longbench_sched.target import Endpoint
+
+READ_BYTES = 1 << 16
+MAX_BATCH = 256  # streams read in one go before the loop may do something else
+SWEEP_S = 0.1
+UNDECODED_LIMIT_BYTES = 256 << 20
+
+HAS_EPOLL = hasattr(select, "epoll") and sys.platform.startswith("linux")
+
+_monotonic_ns = time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True)
+class WireOptions:
+    """How the wire transport works."""
+
+    stamps: Literal["kernel", "user"]
+    timeouts: Timeouts
+    tls: ssl.SSLContext | None = None
+    spare_connections: int = 0  # kept open and idle ahead of an open loop's next sends
+    keep_text: bool = False
+    undecoded_limit_bytes: int = UNDECODED_LIMIT_BYTES
+
+
+class WireTransport:
+    """transport.Transport over raw sockets. Make it inside the running loop."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        dialect: Dialect,
+        messages: Messages,
+        lane_name: Callable[[Request], str],
+        offset: RealtimeOffset,
+        options: WireOptions,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._endpoint = endpoint
+        self._dialect = dialect
+        self._messages = messages
+        self._lane_name = lane_name
+        self._offset = offset
+        self._options = options
+        self._open: set[Exchange] = set()
+        self._ended: set[Exchange] = set()  # over, not decoded: their bytes still count
+        self._idle: list[_Connection] = []
+        self._n_opening = 0
+        self._openers: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._addresses: list[tuple[int, Any]] | None = None
+        self._spool: BinaryIO | None = None
+        self._reader = _EpollReader(self._loop) if HAS_EPOLL and options.tls is None else None
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        self.n_sockets = 0
+        self.n_sockets_peak = 0
+        self.undecoded_peak_bytes = 0
+        self.spooled_bytes = 0
+
+    # Transport.
+
+    async def stream(self, request: Request, due_ns: int, slot_ns: int) -> Exchange:
+        """Send a request now; the exchange, when it is over."""
+        exchange = Exchange(
+            request,
+            self._messages.request_id(request),
+            self._lane_name(request),
+            self._messages.take(request),
+            self._dialect.decoder(request, keep_text=self._options.keep_text),
+            self._offset,
+            due_ns,
+            slot_ns,
+            self._loop.create_future(),
+        )
+        self._open.add(exchange)
+        try:
+            is_fresh_wanted = False
+            while True:
+                connection = await self._connection_for(exchange, is_fresh_wanted)
+                if connection is None:
+                    break
+                was_used = connection.n_requests > 0
+                connection.send(exchange)
+                await exchange.over
+                lost = exchange.ending in (Ending.EOF, Ending.RESET)
+                if not (lost and was_used and exchange.is_untouched and not exchange.is_retried):
+                    break
+                exchange.restart(self._loop.create_future())
+                is_fresh_wanted = True
+        finally:
+            self._open.discard(exchange)
+        self._ended.add(exchange)
+        return exchange
+
+    async def warm(self, n_connections: int) -> None:
+        """Open connections ahead; a server that refuses will say so again when it matters."""
+        missing = n_connections - len(self._idle)
+        while missing > 0:
+            n = min(missing, 64)
+            opened = await asyncio.gather(*(self._open_connection() for _ in range(n)), return_exceptions=True)
+            for connection in opened:
+                if isinstance(connection, _Connection):
+                    self._idle.append(connection)
+                elif not isinstance(connection, _ConnectFailed):
+                    assert isinstance(connection, BaseException)
+                    raise connection
+                else:
+                    return
+            missing -= n
+
+    def is_read_waiting(self) -> bool:
+        """Whether a socket has bytes to read."""
+        return self._reader is not None and self._reader.is_waiting()
+
+    def cancel_all(self) -> None:
+        """End every open stream as cancelled."""
+        for exchange in list(self._open):
+            self._give_up(exchange, Ending.CANCELLED, None)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        self._is_closed = True
+        self._sweeper.cancel()
+        for opener in list(self._openers):
+            opener.cancel()
+        await asyncio.gather(*self._openers, return_exceptions=True)
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        if self._reader is not None:
+            self._reader.close()
+        if self._spool is not None:
+            self._spool.close()
+        await asyncio.sleep(0)
+
+    # Connections.
+
+    async def _connection_for(self, exchange: Exchange, is_fresh_wanted: bool) -> _Connection | None:
+        """An open connection, or None with the exchange ended."""
+        while self._idle and not is_fresh_wanted:
+            connection = self._idle.pop()
+            if connection.is_alive():
+                self._keep_spare()
+                return connection
+            connection.close()
+        opener = asyncio.ensure_future(self._open_connection())
+        try:
+            await asyncio.wait((opener, exchange.over), return_when=asyncio.FIRST_COMPLETED)
+            if not opener.done():  # the run was cancelled meanwhile
+                opener.cancel()
+                return None
+            connection = opener.result()
+        except _ConnectFailed as failure:
+            exchange.ending, exchange.detail = failure.ending, failure.detail
+            exchange.end_ns = _monotonic_ns()
+            return None
+        if exchange.over.done():
+            self._idle.append(connection)
+            return None
+        return connection
+
+    async def _open_connection(self) -> _Connection:
+        """Connect. Raises _ConnectFailed."""
+        self._n_opening += 1
+        try:
+            async with asyncio.timeout(self._options.timeouts.connect_s):
+                connection = await self._connect()
+        except TimeoutError:
+            limit = self._options.timeouts.connect_s
+            raise _ConnectFailed(Ending.TIMEOUT_CONNECT, f"no connection within {limit:g} s") from None
+        except ConnectionRefusedError:
+            raise _ConnectFailed(Ending.REFUSED, "connection refused") from None
+        except ssl.SSLError as error:
+            raise _ConnectFailed(Ending.TLS, error.reason or str(error)) from None
+        except OSError as error:
+            raise _ConnectFailed(Ending.CONNECT_FAILED, error.strerror or str(error)) from None
+        finally:
+            self._n_opening -= 1
+        self.n_sockets += 1
+        self.n_sockets_peak = max(self.n_sockets_peak, self.n_sockets)
+        return connection
+
+    async def _connect(self) -> _Connection:
+        if self._reader is None:
+            _, protocol = await self._loop.create_connection(
+                lambda: _ProtocolConnection(self),
+                self._endpoint.host,
+                self._endpoint.port,
+                ssl=self._options.tls,
+                server_hostname=self._endpoint.host if self._options.tls is not None else None,
+            )
+            return protocol
+        failure: OSError | None = None
+        for family, address in await self._resolve():
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._options.stamps == "kernel":
+                    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+                await self._loop.sock_connect(sock, address)
+            except BaseException as error:
+                sock.close()
+                if not isinstance(error, OSError):
+                    raise
+                failure = error
+                continue
+            return _SocketConnection(self, sock, self._reader, self._options.stamps == "kernel")
+        raise failure if failure is not None else OSError("the name has no address")
+
+    async def _resolve(self) -> list[tuple[int, Any]]:
+        """Look the host's name up, once."""
+        if self._addresses is None:
+            found = await self._loop.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+            self._addresses = [(family, address) for family, _, _, _, address in found]
+        return self._addresses
+
+    def _keep_spare(self) -> None:
+        """Open another connection in the background if too few are idle."""
+        if len(self._idle) + self._n_opening < self._options.spare_connections and not self._is_closed:
+            opener = asyncio.ensure_future(self._open_spare())
+            self._openers.add(opener)
+            opener.add_done_callback(self._openers.discard)
+
+    async def _open_spare(self) -> None:
+        with contextlib.suppress(_ConnectFailed):
+            connection = await self._open_connection()
+            if self._is_closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    # Called by connections.
+
+    def answered(self, connection: _Connection, exchange: Exchange) -> None:
+        """An answer is over (its ending says how)."""
+        connection.exchange = None
+        connection.n_requests += 1
+        if exchange.keeps_connection and not self._is_closed:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        if not exchange.over.done():
+            exchange.over.set_result(None)
+
+    def dropped(self, connection: _Connection) -> None:
+        """An idle connection was closed by the server, or closed here."""
+        self.n_sockets -= 1
+        with contextlib.suppress(ValueError):
+            self._idle.remove(connection)
+
+    # Deadlines and memory.
+
+    def _sweep(self) -> None:
+        now = _monotonic_ns()
+        for exchange in list(self._open):
+            self._check_deadlines(exchange, now)
+        self._check_memory()
+        if not self._is_closed:
+            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def _check_deadlines(self, exchange: Exchange, now_ns: int) -> None:
+        if exchange.sent_ns is None or exchange.ending is not None:
+            return
+        limits = self._options.timeouts
+        since_sent_s = (now_ns - exchange.sent_ns) / 1e9
+        if limits.total_s is not None and since_sent_s > limits.total_s:
+            self._give_up(exchange, Ending.TIMEOUT_TOTAL, f"not over {limits.total_s:g} s after the send")
+            return
+        # Bytes alone do not tell a first token from a comment or a role chunk: only where a limit has passed are
+        # they decoded now.
+        last_ns = exchange.last_read_ns or exchange.sent_ns
+        is_idle = limits.idle_s is not None and (now_ns - last_ns) / 1e9 > limits.idle_s
+        is_first_late = limits.first_token_s is not None and since_sent_s > limits.first_token_s
+        if is_first_late and not exchange.has_token and not exchange.decode_available():
+            self._give_up(exchange, Ending.TIMEOUT_FIRST_TOKEN, f"no token {limits.first_token_s:g} s after the send")
+        elif is_idle and (exchange.has_token or exchange.decode_available()):
+            self._give_up(exchange, Ending.TIMEOUT_IDLE, f"no byte for {limits.idle_s:g} s")
+
+    def _give_up(self, exchange: Exchange, ending: Ending, detail: str | None) -> None:
+        exchange.ending, exchange.detail = ending, detail
+        exchange.end_ns = _monotonic_ns()
+        if exchange.connection is not None:
+            exchange.connection.exchange = None
+            exchange.connection.close()
+        if not exchange.over.done():
+            exchange.over.set_result(None)
+
+    def _check_memory(self) -> None:
+        self._ended = {exchange for exchange in self._ended if exchange.n_undecoded_bytes}
+        held = [*self._open, *self._ended]
+        total = sum(exchange.n_undecoded_bytes for exchange in held)
+        self.undecoded_peak_bytes = max(self.undecoded_peak_bytes, total)
+        if total <= self._options.undecoded_limit_bytes:
+            return
+        if self._spool is None:
+            self._spool = tempfile.TemporaryFile(prefix="longbench-sched-")  # noqa: SIM115  # closed by aclose
+        for exchange in sorted(held, key=lambda e: e.n_undecoded_bytes, reverse=True):
+            moved = exchange.spool(self._spool)
+            self.spooled_bytes += moved
+            total -= moved
+            if total <= self._options.undecoded_limit_bytes // 2:
+                return
+
+
+class _ConnectFailed(Exception):
+    """A connection could not be opened."""
+
+    def __init__(self, ending: Ending, detail: str) -> None:
+        super().__init__(detail)
+        self.ending = ending
+        self.detail = detail
+
+
+class _Connection:
+    """A connection to the engine, carrying at most one exchange at a time."""
+
+    exchange: Exchange | None = None
+    n_requests = 0
+
+    def send(self, exchange: Exchange) -> None:
+        raise NotImplementedError
+
+    def is_alive(self) -> bool:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class _EpollReader:
+    """One epoll for all plain sockets, hung into the loop: a wake-up serves every stream that has something."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._epoll = select.epoll()
+        self._connections: dict[int, _SocketConnection] = {}
+        loop.add_reader(self._epoll.fileno(), self._on_ready)
+
+    def add(self, connection: _SocketConnection) -> None:
+        self._connections[connection.fd] = connection
+        self._epoll.register(connection.fd, select.EPOLLIN)
+
+    def want_write(self, connection: _SocketConnection, is_wanted: bool) -> None:
+        self._epoll.modify(connection.fd, select.EPOLLIN | select.EPOLLOUT if is_wanted else select.EPOLLIN)
+
+    def remove(self, connection: _SocketConnection) -> None:
+        if self._connections.pop(connection.fd, None) is not None:
+            self._epoll.unregister(connection.fd)
+
+    def is_waiting(self) -> bool:
+        return bool(self._epoll.poll(0, 1))
+
+    def _on_ready(self) -> None:
+        connections = self._connections
+        for fd, events in self._epoll.poll(0, MAX_BATCH):
+            connection = connections.get(fd)
+            if connection is None:
+                continue
+            if events & select.EPOLLOUT:
+                connection.flush()
+            if events & ~select.EPOLLOUT:
+                connection.read()
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._epoll.fileno())
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._epoll.close()
+
+
+class _SocketConnection(_Connection):
+    """A plain socket on the epoll."""
+
+    __slots__ = ("_out", "_reader", "_recvmsg", "_sock", "_wants_kernel", "_wire", "exchange", "fd", "n_requests")
+
+    def __init__(self, wire: WireTransport, sock: socket.socket, reader: _EpollReader, wants_kernel: bool) -> None:
+        self._wire = wire
+        self._sock = sock
+        self._recvmsg = sock.recvmsg
+        self._reader = reader
+        self._wants_kernel = wants_kernel
+        self._out: memoryview | None = None
+        self.fd = sock.fileno()
+        self.exchange: Exchange | None = None
+        self.n_requests = 0
+        reader.add(self)
+
+    def send(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        exchange.connection = self
+        message = memoryview(exchange.message)
+        if exchange.sent_ns is None:
+            exchange.sent_ns = _monotonic_ns()
+        self._out = message
+        self.flush()
+
+    def flush(self) -> None:
+        exchange, out = self.exchange, self._out
+        if exchange is None or out is None:
+            return
+        is_first = len(out) == len(exchange.message)
+        try:
+            while out:
+                out = out[self._sock.send(out) :]
+        except BlockingIOError:
+            self._out = out
+            if is_first:
+                self._reader.want_write(self, True)
+            return
+        except OSError as error:
+            # The server may have answered (413, say) before it closed: what it said is read first.
+            self._out = None
+            self.read()
+            if self.exchange is exchange and exchange.ending is None:
+                self._lost(Ending.RESET, error.strerror)
+            return
+        exchange.body_sent_ns = _monotonic_ns()
+        self._out = None
+        if not is_first:
+            self._reader.want_write(self, False)
+
+    def read(self) -> None:
+        try:
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(Ending.RESET, error.strerror)
+            return
+        read_ns = _monotonic_ns()
+        exchange = self.exchange
+        if not data:
+            self._lost(Ending.EOF, None)
+        elif exchange is None:
+            self.close()  # bytes that nobody asked for
+        else:
+            kernel_ns = 0
+            if ancillary:
+                seconds, nanos = unpack_timespec(ancillary[0][2])
+                kernel_ns = seconds * 1_000_000_000 + nanos
+            if exchange.take(data, kernel_ns, read_ns):
+                self._wire.answered(self, exchange)
+
+    def _lost(self, ending: Ending, detail: str | None) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            self.close()
+            return
+        if ending is Ending.EOF:
+            exchange.end_at_eof()
+        else:
+            exchange.ending, exchange.detail = ending, detail
+        if exchange.ending is not Ending.COMPLETE:
+            exchange.end_ns = _monotonic_ns()
+        self._wire.answered(self, exchange)
+
+    def is_alive(self) -> bool:
+        if self.fd < 0:
+            return False
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False  # closed by the server, or bytes that nobody asked for
+
+    def close(self) -> None:
+        if self.fd < 0:
+            return
+        self._reader.remove(self)
+        self._sock.close()
+        self.fd = -1
+        self._wire.dropped(self)
+
+
+class _ProtocolConnection(_Connection, asyncio.Protocol):
+    """A connection of the loop's: TLS, or a system without epoll. Stamps are user-space."""
+
+    def __init__(self, wire: WireTransport) -> None:
+        self._wire = wire
+        self._transport: asyncio.Transport | None = None
+        self._is_writing = False
+        self.exchange: Exchange | None = None
+        self.n_requests = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(0)
+
+    def send(self, exchange: Exchange) -> None:
+        assert self._transport is not None
+        self.exchange = exchange
+        exchange.connection = self
+        if exchange.sent_ns is None:
+            exchange.sent_ns = _monotonic_ns()
+        self._transport.write(exchange.message)
+        if not self._transport.get_write_buffer_size():
+            exchange.body_sent_ns = _monotonic_ns()
+
+    def resume_writing(self) -> None:
+        if self.exchange is not None and self.exchange.body_sent_ns is None:
+            self.exchange.body_sent_ns = _monotonic_ns()
+
+    def data_received(self, data: bytes) -> None:
+        read_ns = _monotonic_ns()
+        exchange = self.exchange
+        if exchange is None:
+            self.close()
+        elif exchange.take(data, 0, read_ns):
+            self._wire.answered(self, exchange)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        exchange, self.exchange = self.exchange, None
+        self._transport = None
+        if exchange is not None and exchange.ending is None:
+            if error is None:
+                exchange.end_at_eof()
+            else:
+                exchange.ending = Ending.TLS if isinstance(error, ssl.SSLError) else Ending.RESET
+                exchange.detail = str(error)
+            if exchange.ending is not Ending.COMPLETE:
+                exchange.end_ns = _monotonic_ns()
+            self._wire.answered(self, exchange)
+        self._wire.dropped(self)
+
+    def is_alive(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
