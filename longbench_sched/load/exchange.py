@@ -14,12 +14,11 @@ from typing import BinaryIO, Protocol
 
 from longbench_sched.engine.dialect import StreamDecoder
 from longbench_sched.load.framing import BodyEnd, Dechunker, FramingError, ResponseHead, parse_head
-from longbench_sched.load.stamps import RealtimeOffset
+from longbench_sched.load.stamps import NO_LATENESS, RealtimeOffset
 from longbench_sched.plan import Request
 from longbench_sched.record import Decoded, Ending, StreamRecord
 
 PIECES_A_LOOK = 16  # pieces decoded between two looks at the clock: about 0.1 ms
-NO_LATENESS = -1  # in chunk_lateness_ns where there is no kernel stamp; null in Parquet
 
 
 class Closable(Protocol):
@@ -36,8 +35,8 @@ class Exchange:
     """One request and the bytes of its answer, as they came."""
 
     __slots__ = (
-        "_base", "_body_end", "_dechunker", "_decoded", "_decoder", "_head", "_head_kernel_ns", "_head_read_ns", "_kernel_ns",
-        "_lane", "_n_decoded", "_n_fallback", "_n_kernel", "_offset", "_piece_ends", "_raw", "_read_ns", "_segments", "_spool",
+        "_at_ns", "_base", "_body_end", "_dechunker", "_decoded", "_decoder", "_head", "_head_kernel_ns", "_head_read_ns", "_kernel_ns",
+        "_lane", "_lateness_ns", "_n_decoded", "_offset", "_piece_ends", "_raw", "_read_ns", "_segments", "_spool",
         "_started", "body_sent_ns", "connection", "detail", "due_ns", "end_ns", "ending", "has_leftover", "has_token",
         "is_retried", "last_read_ns", "message", "n_body_bytes", "over", "request", "request_id", "sent_ns",
         "slot_ns",
@@ -83,13 +82,13 @@ class Exchange:
         self._piece_ends = array("q")  # stream position after each read
         self._kernel_ns = array("q")  # CLOCK_REALTIME; 0: no stamp
         self._read_ns = array("q")
+        self._at_ns: list[int] = []  # the instants of the first pieces, worked out when they are decoded
+        self._lateness_ns: list[int] = []
         self._spool: BinaryIO | None = None
         self._segments: list[tuple[int, int, int]] = []  # (stream position, position in the spool, bytes)
         self._decoder = decoder
         self._dechunker: Dechunker | None = None
         self._n_decoded = 0
-        self._n_kernel = 0
-        self._n_fallback = 0
         self._started = False
         self._decoded: Decoded | None = None
 
@@ -217,16 +216,10 @@ class Exchange:
         """When the answer ended, by the best stamp there is."""
         if self.end_ns is None:
             if self.ending is Ending.COMPLETE and self._read_ns:
-                self.end_ns = self._stamp(len(self._read_ns) - 1)[0]
+                self.end_ns = self._offset.monotonic_ns(self._kernel_ns[-1:], self._read_ns[-1:])[0][0]
             else:
                 self.end_ns = self.last_read_ns if self.last_read_ns is not None else self.slot_ns
         return self.end_ns
-
-    def _stamp(self, piece: int) -> tuple[int, int]:
-        """The instant of a piece and its lateness."""
-        read_ns = self._read_ns[piece]
-        at = self._offset.monotonic_ns(self._kernel_ns[piece], read_ns)
-        return (read_ns, NO_LATENESS) if at is None else (at, read_ns - at)
 
     def decode_available(self) -> int:
         """Decode what has come so far; the number of token-bearing events in it. For a deadline that has passed."""
@@ -249,6 +242,9 @@ class Exchange:
         ends, clock_ns = self._piece_ends, time.monotonic_ns
         n_pieces = len(ends)
         piece = self._n_decoded
+        if len(self._at_ns) < n_pieces:
+            at, lateness = self._offset.monotonic_ns(self._kernel_ns[piece:], self._read_ns[piece:])
+            self._at_ns[piece:], self._lateness_ns[piece:] = at, lateness
         start = ends[piece - 1] if piece else 0
         try:
             while piece < n_pieces:
@@ -258,14 +254,9 @@ class Exchange:
                 data = self._bytes_between(start, end)
                 if dechunker is not None:
                     data = dechunker.feed(data)
-                at_ns, lateness_ns = self._stamp(piece)
-                if lateness_ns >= 0:
-                    self._n_kernel += 1
-                elif self._kernel_ns[piece]:
-                    self._n_fallback += 1
                 if data:
                     self.n_body_bytes += len(data)
-                    decoder.feed(data, at_ns, lateness_ns)
+                    decoder.feed(data, self._at_ns[piece], self._lateness_ns[piece])
                 start = end
                 piece += 1
         except FramingError as error:
@@ -279,16 +270,16 @@ class Exchange:
     def record(self) -> StreamRecord:
         """The record of this exchange, finished."""
         self._decode(None)
+        clock = self._clock()
         if self._decoded is None:
             self._decoded = self._decoder.finish(self.ending or Ending.CANCELLED, self.detail)
             if self.is_retried:
                 self._decoded.marks.append("retried")
-            if self._n_fallback:
+            if clock == "mixed":
                 self._decoded.marks.append("user-stamps")
         header_ns = None
         if self._head is not None:
-            at = self._offset.monotonic_ns(self._head_kernel_ns, self._head_read_ns)
-            header_ns = self._head_read_ns if at is None else at
+            header_ns = self._offset.monotonic_ns(array("q", [self._head_kernel_ns]), array("q", [self._head_read_ns]))[0][0]
         record = StreamRecord(
             request_id=self.request_id,
             index=self.request.index,
@@ -305,13 +296,21 @@ class Exchange:
             http_status=None if self._head is None else self._head.status,
             decoded=self._decoded,
             n_body_bytes=self.n_body_bytes,
-            clock="kernel" if self._n_kernel and not self._n_fallback else "user" if not self._n_kernel else "mixed",
+            clock=clock,
         )
         self._release()
         return record
 
+    def _clock(self) -> str:
+        """Whose stamps these are: mixed, if the kernel's could not be used for some of the reads."""
+        n_user = self._lateness_ns.count(NO_LATENESS)
+        if not n_user and self._lateness_ns:
+            return "kernel"
+        return "mixed" if n_user < len(self._lateness_ns) else "user"
+
     def _release(self) -> None:
         self._raw = bytearray()
         self._piece_ends = self._kernel_ns = self._read_ns = array("q")
+        self._at_ns, self._lateness_ns = [], []
         self._n_decoded = 0
         self.message = b""

@@ -213,8 +213,11 @@ class Dechunker:
             end = piece.find(b"\r\n", 0, 18)
             if end > 0:
                 digits = piece[:end]
-                if digits.isalnum() and _HEX.issuperset(digits):
-                    size = int(digits, 16)
+                if digits.isalnum():  # no sign, space or underscore, which int() would take
+                    try:
+                        size = int(digits, 16)
+                    except ValueError:
+                        size = 0
                     if size and end + size + 4 == len(piece) and piece.endswith(b"\r\n"):
                         return piece[end + 2 : -2]
         return self._feed(piece)

@@ -14,12 +14,14 @@ import struct
 import sys
 import time
 from array import array
-from bisect import bisect_left
+
+import numpy as np
 
 # linux: asm-generic/socket.h (SO_TIMESTAMPNS_OLD). The ancillary data is a struct timespec of two C longs.
 SO_TIMESTAMPNS = 35
 ANCILLARY_BYTES = 64
 STEP_LIMIT_NS = 100_000
+NO_LATENESS = -1  # in place of a lateness where there is no kernel stamp; null in Parquet
 
 unpack_timespec = struct.Struct("@ll").unpack
 
@@ -78,23 +80,23 @@ class RealtimeOffset:
         self._at_ns.append(at_ns)
         self._offset_ns.append(offset_ns)
 
-    def monotonic_ns(self, kernel_ns: int, read_ns: int) -> int | None:
-        """A kernel stamp on the monotonic clock, for bytes read at `read_ns` (monotonic).
+    def monotonic_ns(self, kernel_ns: array[int], read_ns: array[int]) -> tuple[list[int], list[int]]:
+        """Kernel stamps on the monotonic clock, and how much later each read was. `read_ns` is monotonic and ascending.
 
-        None where it cannot be known: no stamp (0), the clock stepped around then, or a stamp that lies after its own read.
+        Where the instant cannot be known (no stamp (0), the clock stepped around then, a stamp later than its own read) it is
+        that of the read, and the lateness is NO_LATENESS.
         """
-        if not kernel_ns:
-            return None
-        if read_ns > self._at_ns[-1]:
+        if not read_ns:
+            return [], []
+        if read_ns[-1] > self._at_ns[-1]:
             self.sample()
-        after = bisect_left(self._at_ns, read_ns)
-        if after == 0:
-            offset = self._offset_ns[0]
-        else:
-            low, high = self._offset_ns[after - 1], self._offset_ns[after]
-            if abs(high - low) > STEP_LIMIT_NS:
-                return None
-            span = self._at_ns[after] - self._at_ns[after - 1]
-            offset = low + (high - low) * (read_ns - self._at_ns[after - 1]) // span if span else high
-        at = kernel_ns - offset
-        return at if at <= read_ns else None
+        kernel, read = np.frombuffer(kernel_ns, np.int64), np.frombuffer(read_ns, np.int64)
+        sampled_at, offsets = np.frombuffer(self._at_ns, np.int64), np.frombuffer(self._offset_ns, np.int64)
+        after = np.searchsorted(sampled_at, read)
+        before = np.maximum(after - 1, 0)
+        low, high = offsets[before], offsets[after]
+        span = np.maximum(sampled_at[after] - sampled_at[before], 1)
+        share = np.clip((read - sampled_at[before]) / span, 0.0, 1.0)
+        at = kernel - (low + np.rint((high - low) * share).astype(np.int64))
+        known = (kernel != 0) & (np.abs(high - low) <= STEP_LIMIT_NS) & (at <= read)
+        return np.where(known, at, read).tolist(), np.where(known, read - at, NO_LATENESS).tolist()
