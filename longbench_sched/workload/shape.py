@@ -1,0 +1,78 @@
+"""Workload: what is asked for, before a seed turns it into a plan.
+
+One lane is the common case. An interference workload has several that run side by side, each with lengths and a load of its
+own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from longbench_sched.plan import Sampling
+from longbench_sched.slo import Slo
+from longbench_sched.workload.arrivals import ArrivalProcess, RateStage
+from longbench_sched.workload.lengths import Lengths
+
+DEFAULT_IDS = (1000, 8000)  # see `prompt.IdWriter` for why
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyStage:
+    """So many requests in flight, for a time; `None` = to the end."""
+
+    concurrency: int
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoad:
+    """A fixed number in flight; more than one stage makes a ramp."""
+
+    stages: tuple[ConcurrencyStage, ...]
+
+    @property
+    def concurrency(self) -> int:
+        """The most that is in flight."""
+        return max(stage.concurrency for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoad:
+    """Requests at planned times. No stages: all at once."""
+
+    process: ArrivalProcess
+    stages: tuple[RateStage, ...]
+    max_in_flight: int | None = None
+
+
+Load = ClosedLoad | OpenLoad
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpec:
+    """One lane: it ends when its requests or its time are used up, whichever comes first."""
+
+    name: str
+    isl: Lengths
+    osl: Lengths
+    load: Load
+    requests: int | None
+    duration_s: float | None
+    max_requests: int | None = None  # prompts made ahead for a closed loop that is limited by time alone
+    shared_prefix: int = 0  # tokens that all prompts of the lane begin with
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload file as read, with the command line's changes."""
+
+    name: str
+    title: str
+    lanes: tuple[LaneSpec, ...]
+    prompts: str = "prose"  # prose, ids, stdlib, or the path of a text file or folder
+    id_range: tuple[int, int] = DEFAULT_IDS  # where `ids` are drawn from, [low, high)
+    warmups: int | None = None  # None: one for each place in flight, at most 4
+    slo: Slo | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    text: str = ""  # the TOML, with overrides below it as comments
+    notes: tuple[str, ...] = ()
