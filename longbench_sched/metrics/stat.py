@@ -1,7 +1,7 @@
 """Stat, Rate, Summary: what a run comes to, in numbers that say how sure they are.
 
-Everything here is engine time (measured time x the run's time scale). `None` means not defined or not known; infinity and NaN never
-occur, so that every file can hold these values.
+Everything here is engine time (measured time x the run's time scale). `None` means not defined or not known; infinity and NaN
+never occur, so that every file can hold these values.
 """
 
 from __future__ import annotations
