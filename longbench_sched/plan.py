@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from longbench_sched.slo import Slo
@@ -132,3 +132,25 @@ class Plan:
             else:
                 total += min(lane.loop.max_in_flight or len(lane.requests), len(lane.requests))
         return total
+
+
+def compressed(plan: Plan, time_scale: float) -> Plan:
+    """The plan for an engine whose clock runs `time_scale` times as fast: what is due at 6 s of its time is sent at 1 s of ours.
+
+    Lengths, prompts and digest are those of the plan; only the instants of sending change.
+    """
+    if time_scale == 1:
+        return plan
+    return replace(plan, lanes=tuple(_compressed_lane(lane, time_scale) for lane in plan.lanes))
+
+
+def _compressed_lane(lane: Lane, time_scale: float) -> Lane:
+    loop: Loop = lane.loop
+    if isinstance(loop, ClosedLoop):
+        loop = ClosedLoop(tuple(replace(step, from_s=step.from_s / time_scale) for step in loop.steps))
+    return Lane(
+        name=lane.name,
+        loop=loop,
+        requests=[r if r.due_s is None else replace(r, due_s=r.due_s / time_scale) for r in lane.requests],
+        duration_s=None if lane.duration_s is None else lane.duration_s / time_scale,
+    )
