@@ -62,10 +62,10 @@ class AnswerDecoder:
     """Reads one answer. Calls: start, feed..., finish. Subclasses say what an event holds."""
 
     __slots__ = (
-        "_answer_at_ns", "_at", "_body", "_body_at", "_body_size", "_counted", "_done", "_error", "_finish_error",
-        "_finish_ns", "_finish_reason", "_first_byte_ns", "_headers", "_http_status", "_is_bare_finish_last", "_is_document",
-        "_is_stream", "_last_at_ns", "_lateness", "_malformed", "_marks", "_n_by_ids", "_n_events", "_n_shared", "_prompt_ids",
-        "_request", "_rules", "_splitter", "_texts", "_tokens", "_usage",
+        "_add_at", "_add_lateness", "_add_tokens", "_answer_at_ns", "_at", "_body", "_body_at", "_body_size", "_counted",
+        "_done", "_error", "_finish_error", "_finish_ns", "_finish_reason", "_first_byte_ns", "_headers", "_http_status",
+        "_is_bare_finish_last", "_is_document", "_is_stream", "_lateness", "_malformed", "_marks", "_n_by_ids", "_n_events",
+        "_prompt_ids", "_request", "_rules", "_splitter", "_texts", "_tokens", "_usage",
     )  # fmt: skip
 
     def __init__(self, request: Request, rules: Rules, *, keep_text: bool = False) -> None:
@@ -87,14 +87,15 @@ class AnswerDecoder:
         self._at: array[int] = array("q")
         self._tokens: array[int] = array("i")
         self._lateness: array[int] = array("q")
-        self._last_at_ns: int | None = None
+        self._add_at = self._at.append
+        self._add_tokens = self._tokens.append
+        self._add_lateness = self._lateness.append
         self._first_byte_ns: int | None = None
         self._answer_at_ns: int | None = None
         self._finish_ns: int | None = None
         self._finish_reason: str | None = None
         self._finish_error: ServerError | None = None
         self._is_bare_finish_last = False  # the last token-bearing event is a finish event with empty text and no counts
-        self._n_shared = 0
         self._n_by_ids = 0
         self._counted: int | None = 0  # output tokens up to here; None while unknown
         self._usage: dict[str, Any] | None = None  # the latest one
@@ -111,24 +112,20 @@ class AnswerDecoder:
 
     def feed(self, data: bytes, at_ns: int, lateness_ns: int) -> None:
         """Take the next piece of the body and the stamp of the read that completed it."""
-        if (
-            self._splitter.idle
-            and data.startswith(b"data: {")
-            and data.endswith(b"\n\n")
-            and data.count(b"\n") == 2
-            and b"\r" not in data
-        ):
-            try:
-                event = orjson.loads(data[6:])
-            except orjson.JSONDecodeError:
-                self._take(data[6:].strip(), b"", at_ns, lateness_ns)
-                return
-            self._n_events += 1
-            if event.get("error"):
-                self._error = self._error or read_error(event)
-            else:
-                self._read(event, at_ns, lateness_ns)
-            return
+        if self._splitter.idle and data[:6] == b"data: " and data[-2:] == b"\n\n":
+            payload = data[6:-2]
+            if 10 not in payload and 13 not in payload:  # no line end inside: exactly one event
+                try:
+                    event = orjson.loads(payload)
+                except orjson.JSONDecodeError:
+                    event = None  # looked at again below
+                if event.__class__ is dict:
+                    self._n_events += 1
+                    if event.get("error"):
+                        self._error = self._error or read_error(event)
+                    else:
+                        self._read(event, at_ns, lateness_ns)
+                    return
         if not data:
             return
         if self._first_byte_ns is None:
@@ -157,7 +154,6 @@ class AnswerDecoder:
             answer_at_ns=self._answer_at_ns,
             first_byte_ns=self._first_byte_ns,
             finish_ns=self._finish_ns,
-            n_shared_reads=self._n_shared,
             n_comments=self._splitter.n_comments,
             finish_reason=self._finish_reason,
             status=status,
@@ -168,6 +164,7 @@ class AnswerDecoder:
             text=self._text(),
         )
         self._count_tokens(decoded)
+        decoded.n_shared_reads = len(self._at) - len(set(self._at))  # a read has one stamp, and no two reads share one
         self._mark(decoded, is_complete=ending is Ending.COMPLETE)
         return decoded
 
@@ -204,12 +201,9 @@ class AnswerDecoder:
 
     def _add(self, at_ns: int, lateness_ns: int, tokens: int) -> None:
         """Note a token-bearing event."""
-        self._at.append(at_ns)
-        self._tokens.append(tokens)
-        self._lateness.append(lateness_ns)
-        if at_ns == self._last_at_ns:
-            self._n_shared += 1
-        self._last_at_ns = at_ns
+        self._add_at(at_ns)
+        self._add_tokens(tokens)
+        self._add_lateness(lateness_ns)
 
     def _read_rest(self, event: dict[str, Any]) -> None:
         """Take an event without choices: final usage, a flat error, or something of no interest."""
@@ -231,7 +225,10 @@ class AnswerDecoder:
         if payload == _DONE:
             self._done = True
             return
-        event = _loads(payload)
+        try:
+            event = orjson.loads(payload)
+        except orjson.JSONDecodeError:
+            event = _loads_leniently(payload)
         if not isinstance(event, dict):
             if name == b"error":
                 self._error = self._error or ServerError(clean(payload))
@@ -256,7 +253,7 @@ class AnswerDecoder:
         if not raw or (self._is_stream and not raw.startswith(b"{")):
             return  # comments only, or nothing at all: an empty stream
         self._is_document = True
-        document = _loads(raw)
+        document = _loads_leniently(raw)
         if not isinstance(document, dict):
             return
         self._n_events = 1
@@ -365,11 +362,9 @@ class AnswerDecoder:
         decoded.reasoning_tokens = _int(usage, "reasoning_tokens") if reasoning is None else reasoning
 
     def _drop_last(self) -> None:
-        at_ns = self._at.pop()
+        self._at.pop()
         self._tokens.pop()
         self._lateness.pop()
-        if self._at and self._at[-1] == at_ns:
-            self._n_shared -= 1
 
     def _mark(self, decoded: Decoded, *, is_complete: bool) -> None:
         found = self._marks
@@ -391,15 +386,12 @@ class AnswerDecoder:
             found.append(marks.UNFINISHED_EVENT)
 
 
-def _loads(raw: bytes) -> Any:
+def _loads_leniently(raw: bytes) -> Any:
     """Parse JSON; None if it is none. Lone surrogates and NaN, which orjson refuses and servers send, are let through."""
     try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError):
-            return None
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _int(values: object, key: str) -> int | None:

@@ -19,6 +19,7 @@ from longbench_sched.engine.answer import AnswerDecoder, Rules
 from longbench_sched.engine.dialect import HttpRequest
 from longbench_sched.errors import PromptError, UsageError
 from longbench_sched.plan import Request, Sampling
+from longbench_sched.record import UNKNOWN_TOKENS
 from longbench_sched.target import Api, CountMode
 
 HEADERS = (("Content-Type", "application/json"), ("Accept", "text/event-stream"))
@@ -103,7 +104,8 @@ class CompletionsDecoder(AnswerDecoder):
         text = choice.get("text")
         usage = event.get("usage")
         finish = choice.get("finish_reason")
-        tokens = self._count(choice.get("token_ids"), usage)
+        ids = choice.get("token_ids")
+        tokens = UNKNOWN_TOKENS if usage is None and ids is None else self._count(ids, usage)
         if text or tokens > 0 or (tokens < 0 and text == "" and self._rules.empty_text_is_token):
             if tokens < 0 and usage is None:
                 self._counted = None
@@ -137,12 +139,15 @@ class ChatDecoder(CompletionsDecoder):
             return
         choice = choices[0]
         delta = choice.get("delta") or choice.get("message") or {}  # `message` in an answer that is no stream
+        if delta.__class__ is not dict:
+            delta = {}
         content = delta.get("content")
         reasoning = delta.get("reasoning") or delta.get("reasoning_content")
         answer = content or delta.get("tool_calls")
         usage = event.get("usage")
         finish = choice.get("finish_reason")
-        tokens = self._count(choice.get("token_ids"), usage)
+        ids = choice.get("token_ids")
+        tokens = UNKNOWN_TOKENS if usage is None and ids is None else self._count(ids, usage)
         is_empty_token = tokens < 0 and content == "" and "role" not in delta and self._rules.empty_text_is_token
         if answer or reasoning or tokens > 0 or is_empty_token:
             if tokens < 0 and usage is None:

@@ -53,20 +53,30 @@ class EventSplitter:
             lines[0] = b"".join(self._held)
             self._held.clear()
             self._held_size = 0
+        data = self._data
         for line in lines:
             if not line:
-                if self._data:
-                    events.append((b"\n".join(self._data).strip(), self._name))
-                    self._data.clear()
+                if data:
+                    if self._data_size > self._max_bytes:
+                        return self._give_up(events)
+                    payload = data[0] if len(data) == 1 else b"\n".join(data)
+                    events.append((payload.strip(), self._name))
+                    data.clear()
                     self._data_size = 0
                 self._name = b""
-            elif not self._take_line(line):
-                return events
+            elif line[:5] == b"data:":
+                data.append(line[5:])
+                self._data_size += len(line)
+            elif len(line) > self._max_bytes:
+                return self._give_up(events)
+            else:
+                self._take_field(line)
         if rest:
             self._held.append(rest)
             self._held_size += len(rest)
-            self._bound_size()
-        self.idle = not (self._held or self._data or self._name or self._after_cr or self._start or self.too_large)
+        if self._held_size > self._max_bytes or self._data_size > self._max_bytes:
+            return self._give_up(events)
+        self.idle = not (rest or self._held or data or self._name or self._after_cr or self._start)
         return events
 
     @property
@@ -74,22 +84,15 @@ class EventSplitter:
         """Part of an event is held back (part of a comment is nothing)."""
         return bool(self._data) or bool(self._held and not self._held[0].startswith(b":"))
 
-    def _take_line(self, line: bytes) -> bool:
-        """One line that is not empty; False once something was too large."""
-        if line.startswith(b"data:"):
-            self._data.append(line[5:])
-            self._data_size += len(line)
-            self._bound_size()
-        elif len(line) > self._max_bytes:
-            self._bound_size(len(line))
-        elif line.startswith(b":"):
+    def _take_field(self, line: bytes) -> None:
+        """A line without data."""
+        if line.startswith(b":"):
             self.n_comments += 1
         elif line.startswith(b"event:"):
             self._name = line[6:].strip()
         elif line == b"data":
             self._data.append(b"")
         # id, retry and unknown fields say nothing about what came.
-        return not self.too_large
 
     def _unify_line_ends(self, data: bytes) -> bytes:
         """The piece with LF line ends only, without a byte order mark at the start of the body."""
@@ -104,13 +107,14 @@ class EventSplitter:
             self._after_cr = False
             if data[0] == _LF:
                 data = data[1:]
-        if b"\r" in data:
+        if _CR in data:
             self._after_cr = data[-1] == _CR
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return data
 
-    def _bound_size(self, more: int = 0) -> None:
-        if self._held_size + self._data_size + more > self._max_bytes:
-            self.too_large = True
-            self._held.clear()
-            self._data.clear()
+    def _give_up(self, events: list[Event]) -> list[Event]:
+        self.too_large = True
+        self.idle = False
+        self._held.clear()
+        self._data.clear()
+        return events
