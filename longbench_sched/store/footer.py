@@ -68,7 +68,8 @@ def _frozen(name: str, value: Any) -> Any:
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, str):
-        return _USERINFO.sub(r"\1***@", value)
+        # A server may send half of a surrogate pair, which is no Unicode and which JSON cannot hold.
+        return _USERINFO.sub(r"\1***@", value.encode("utf-8", "replace").decode())
     if isinstance(value, Mapping):
         return {str(key): "***" if _is_secret(str(key), item) else _without_secrets(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):

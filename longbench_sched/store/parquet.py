@@ -114,8 +114,18 @@ def _columns(table: RecordTable, first: int, last: int, schema: pa.Schema) -> di
         elif name == "marks":
             columns[name] = pa.array([list(marks) for marks in table.marks[first:last]], type=field.type)
         else:
-            columns[name] = pa.array(table.texts[name][first:last], type=field.type)
+            columns[name] = _text_array(table.texts[name][first:last])
     return columns
+
+
+def _text_array(texts: Sequence[str | None]) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        return pa.array(texts, type=pa.string())
+    except UnicodeEncodeError:  # words of a server with half a surrogate pair, which is no Unicode
+        valid = [text if text is None else text.encode("utf-8", "replace").decode() for text in texts]
+        return pa.array(valid, type=pa.string())
 
 
 def _table(stored: pa.Table, where: str) -> RecordTable:
