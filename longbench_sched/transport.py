@@ -23,6 +23,11 @@ class Ended(Protocol):
         """When the answer ended: the place in flight was free from then on."""
         ...
 
+    @property
+    def n_undecoded_bytes(self) -> int:
+        """Memory held by what is not decoded yet."""
+        ...
+
     def step(self, until_ns: int) -> bool:
         """Work until that instant (CLOCK_MONOTONIC) at most; True when `record` costs nothing more."""
         ...

@@ -1,7 +1,9 @@
 """Backlog: streams that have ended and wait to be decoded, in slices that never hold up a read.
 
-A slice lasts at most 1 ms and begins only when no open stream has bytes waiting. The garbage collector is off while a run is
-measured; between streams, when a record is finished, it may run here, and its pauses are counted.
+The end of a stream is a busy moment: the next one is sent, often many at once. So a stream rests for 2 s before it is
+decoded, unless much has piled up or the run is over. A slice lasts at most 1 ms and begins only when no open stream has bytes
+waiting. The garbage collector is off while a run is measured; between streams, when a record is finished, it may run here,
+and its pauses are counted.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from longbench_sched.transport import Ended
 
 SLICE_NS = 1_000_000
 COLLECT_EVERY_NS = 2_000_000_000
+LOOK_EVERY_S = 0.1
+REST_NS = 2_000_000_000  # with the journal's own 2 s, a record is safe within 5 s
+MAX_RESTING_BYTES = 64 << 20
 
 
 class Backlog:
@@ -26,8 +31,10 @@ class Backlog:
         self._loop = asyncio.get_running_loop()
         self._on_record = on_record
         self._is_read_waiting = is_read_waiting
-        self._pending: deque[Ended] = deque()
-        self._scheduled = False
+        self._pending: deque[tuple[int, Ended]] = deque()  # with the instant from which each may be decoded
+        self._resting_bytes = 0
+        self._is_run_over = False
+        self._handle: asyncio.Handle | None = None
         self._empty: asyncio.Future[None] | None = None
         self._collected_ns = time.monotonic_ns()
         self.gc_pauses = 0
@@ -35,41 +42,57 @@ class Backlog:
 
     def add(self, ended: Ended) -> None:
         """Take an ended stream."""
-        self._pending.append(ended)
-        self._schedule()
+        self._pending.append((time.monotonic_ns() + REST_NS, ended))
+        self._resting_bytes += ended.n_undecoded_bytes
+        if self._handle is None:
+            self._plan()
 
     async def drained(self) -> None:
-        """Return when every record has been handed on."""
+        """Return when every record has been handed on; nothing rests any longer."""
+        self._is_run_over = True
         if self._pending:
             self._empty = self._loop.create_future()
+            if self._handle is not None:
+                self._handle.cancel()
+            self._plan()
             await self._empty
+        self._is_run_over = False
 
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._slice)
+    def _plan(self) -> None:
+        """Have the next slice run when it may."""
+        if self._may_work(time.monotonic_ns()):
+            self._handle = self._loop.call_soon(self._slice)
+        else:
+            self._handle = self._loop.call_later(LOOK_EVERY_S, self._plan)
+
+    def _may_work(self, now_ns: int) -> bool:
+        return bool(self._pending) and (
+            self._is_run_over or self._pending[0][0] <= now_ns or self._resting_bytes > MAX_RESTING_BYTES
+        )
 
     def _slice(self) -> None:
-        self._scheduled = False
+        self._handle = None
         if not self._is_read_waiting():
             self._work(time.monotonic_ns() + SLICE_NS)
         if self._pending:
-            self._schedule()
+            self._plan()
         elif self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
     def _work(self, until_ns: int) -> None:
         while self._pending:
-            ended = self._pending[0]
+            _, ended = self._pending[0]
+            held = ended.n_undecoded_bytes
             if not ended.step(until_ns):
                 return
             self._pending.popleft()
+            self._resting_bytes -= held
             self._on_record(ended.record())
             now = time.monotonic_ns()
             if now - self._collected_ns > COLLECT_EVERY_NS:
                 self._collect(now)
                 return
-            if now >= until_ns:
+            if now >= until_ns or not self._may_work(now):
                 return
 
     def _collect(self, now_ns: int) -> None:

@@ -201,9 +201,9 @@ class _Execution:
             self._start_ns = time.monotonic_ns() + START_DELAY_NS
             await self._driver.run(self._plan, self._start_ns)
             measured_to_ns = time.monotonic_ns()
+            cpu_used_s = cpu_s() - cpu_before
             await self._backlog.drained()
             pulse.stop()
-            cpu_used_s = cpu_s() - cpu_before
         finally:
             ticker.cancel()
             for number in signals:
