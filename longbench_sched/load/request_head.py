@@ -8,6 +8,7 @@ begin a header, or a request, of their own.
 from __future__ import annotations
 
 import base64
+import os
 import re
 import ssl
 from pathlib import Path
@@ -68,7 +69,7 @@ def authorization(target: Target) -> str | None:
 
 
 def check_header(name: str, value: str) -> None:
-    """Refuse a header of the user's that cannot be sent, or that is ours to set. A value is never quoted: it may be a secret."""
+    """Refuse a header that cannot be sent, or that is ours to set. Its value is never quoted: it may be a secret."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"--header {name!r} is no name that HTTP allows. Write for example --header 'X-Team: a'.")
     if _REFUSED.search(value):
@@ -108,3 +109,15 @@ def tls_advice(detail: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in detail or "certificate" in detail.lower():
         return f"{detail}. Give the authority with --ca-file FILE, or check nothing with --insecure"
     return f"{detail}. Is it an https address?"
+
+
+def os_words(error: BaseException) -> str:
+    """The system's words for an error, without addresses and class names: `connection refused`."""
+    number = error.errno if isinstance(error, OSError) else None
+    words = os.strerror(number) if number is not None and number > 0 else str(error) or type(error).__name__
+    return one_line(words[:1].lower() + words[1:])
+
+
+def one_line(text: str) -> str:
+    """The text with line breaks and runs of white space made single spaces."""
+    return " ".join(text.split())

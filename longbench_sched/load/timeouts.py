@@ -1,7 +1,7 @@
 """Timeouts: how long a request may take, stage by stage. A limit that passes makes a censored outcome, never a dropped row.
 
-Before the first token no gap is too long: a long prompt is silent for minutes, and comments or a role chunk may come long before.
-Until the first token only `first_token_s` counts, from the send; from then on `idle_s`, between bytes.
+Before the first token no gap is too long: a long prompt is silent for minutes, and comments or a role chunk may come well
+before it. Until the first token only `first_token_s` counts, from the send; from then on `idle_s`, between bytes.
 """
 
 from __future__ import annotations
