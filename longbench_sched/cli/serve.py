@@ -1,0 +1,48 @@
+"""`serve`: an engine made of arithmetic, behind real HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+EXAMPLES = "Example: longbench-sched serve --engine sglang --port 8001 --chunked-prefill-size 2048"
+
+
+def serve(
+    context: typer.Context,
+    engine: Annotated[str, typer.Option(help="Whose scheduler and dialect to play: vllm, sglang or trtllm.")] = "vllm",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 lets the system choose.")] = 8000,
+    model: Annotated[str, typer.Option(help="Model whose shape prices a step.")] = "Qwen2.5-Coder-7B-Instruct",
+    gpu: Annotated[str, typer.Option(help="GPU whose figures price a step: A100, H100, H200, H20, B200, MI300X.")] = "H200",
+    time_scale: Annotated[float, typer.Option(help="Engine seconds per wall second: 6 makes a run six times as short.")] = 1.0,
+    served_model_name: Annotated[str | None, typer.Option(help="Name under which the model is served, if not --model.")] = None,
+    is_child: Annotated[bool, typer.Option("--is-child", hidden=True)] = False,
+    dies_with_parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Which answers would this engine give, and when? Serves a simulated engine over HTTP, without a GPU.
+
+    Further flags are the engine's own, by its own names: --max-num-batched-tokens, --chunked-prefill-size,
+    --enable_chunked_prefill.
+    """
+    from longbench_sched.sim.flags import read_flags
+    from longbench_sched.sim.server import ServerOptions
+    from longbench_sched.sim.server import serve as run_server
+
+    if dies_with_parent is not None:
+        from longbench_sched.launch.process import die_with_parent
+
+        die_with_parent(dies_with_parent)
+    run_server(
+        ServerOptions(
+            engine=engine,
+            port=port,
+            model=model,
+            gpu=gpu,
+            time_scale=time_scale,
+            served_model=served_model_name,
+            options=read_flags(engine, context.args),
+            is_child=is_child,
+        )
+    )

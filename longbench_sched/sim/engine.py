@@ -1,0 +1,157 @@
+"""The engine: a step loop over a clock that someone else holds.
+
+    begin(now)  schedule -> reserve -> cost      says how long the step takes
+    end(then)   advance                          says who got a token
+
+Between the two the engine is busy; requests may arrive and be aborted meanwhile. Nothing here reads a clock: the server hands
+in wall time (compressed or not), a simulation virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.cost import Calibration, StepCost
+from longbench_sched.sim.hardware import Gpu
+from longbench_sched.sim.kv_blocks import KvBlocks, kv_capacity_tokens, memory_left_for_kv
+from longbench_sched.sim.models import Model
+from longbench_sched.sim.policy.sglang import Sglang, SglangOptions
+from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
+from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
+from longbench_sched.sim.state import Policy, SchedulerState, Sequence, StepPlan
+
+EngineName = Literal["vllm", "sglang", "trtllm"]
+EngineOptions = VllmV1Options | SglangOptions | TrtllmOptions
+
+OPTIONS: Mapping[str, Callable[[], EngineOptions]] = {
+    "vllm": VllmV1Options,
+    "sglang": SglangOptions,
+    "trtllm": TrtllmOptions,
+}
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the engine started."""
+
+    n_arrived: int = 0
+    n_steps: int = 0
+    prompt_tokens: int = 0  # of prompts whose prefill has ended
+    prefill_tokens: int = 0  # computed in chunks, recomputation included
+    generated_tokens: int = 0
+    busy_s: float = 0.0
+    finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0, "abort": 0})
+
+
+@dataclass(slots=True)
+class Engine:
+    """Policy, memory and cost of one engine instance. Times are seconds since it started."""
+
+    name: EngineName
+    gpu: Gpu
+    model: Model
+    options: EngineOptions  # resolved
+    context: int  # longest prompt + output it takes
+    policy: Policy
+    state: SchedulerState
+    cost: StepCost
+    counters: Counters = field(default_factory=Counters)
+    step: StepPlan | None = None  # the one in progress
+
+    def submit(self, isl: int, max_new: int, now_s: float, *, stop_at: int | None = None, to_length: bool = True) -> Sequence:
+        """Put a request into the queue. The caller has checked it against `context` and `policy.refusal`."""
+        sequence = Sequence(self.counters.n_arrived, isl, max_new, now_s, stop_at=stop_at, runs_to_length=to_length)
+        self.counters.n_arrived += 1
+        self.state.waiting.append(sequence)
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drop a request that nobody waits for any more."""
+        if sequence.finish is None:
+            self.state.abort(sequence)
+            self.counters.finished["abort"] += 1
+
+    def begin(self, now_s: float) -> float | None:
+        """Start a step; the seconds it takes. None if there is nothing to do."""
+        assert self.step is None
+        state = self.state
+        while state.running or state.waiting:
+            plan = self.policy.schedule(state, now_s)
+            state.reserve(plan, now_s)
+            if plan.chunks or plan.decodes:
+                self.step = plan
+                duration_s = self.cost(plan)
+                self.counters.n_steps += 1
+                self.counters.busy_s += duration_s
+                return duration_s
+            if not plan.preempted:
+                return None
+        return None
+
+    def end(self, end_s: float) -> list[Sequence]:
+        """End the step in progress; the sequences that got a token."""
+        plan = self.step
+        assert plan is not None
+        self.step = None
+        counters = self.counters
+        yielded = self.state.advance(plan, end_s)
+        counters.generated_tokens += len(yielded)
+        for chunk in plan.chunks:
+            counters.prefill_tokens += chunk.n_tokens
+            if chunk.sequence.generated == 1 and chunk.sequence.first_token_s == end_s:
+                counters.prompt_tokens += chunk.sequence.isl
+        for sequence in yielded:
+            if sequence.finish is not None:
+                counters.finished[sequence.finish] += 1
+        return yielded
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV blocks in use."""
+        return self.state.kv.held / self.state.kv.total
+
+
+def build_engine(name: str, gpu: Gpu, model: Model, options: EngineOptions, calibration: Calibration | None = None) -> Engine:
+    """An idle engine with its defaults resolved for this GPU and model. Raises UsageError if they do not go together."""
+    cost = StepCost(gpu, model, calibration or Calibration())
+    match name, options:
+        case "vllm", VllmV1Options():
+            return _vllm(gpu, model, options.resolved(gpu, model.context), cost)
+        case "sglang", SglangOptions():
+            return _sglang(gpu, model, options.resolved(gpu, model.context), cost)
+        case "trtllm", TrtllmOptions():
+            return _trtllm(gpu, model, options.resolved(gpu, model.context), cost)
+    raise UsageError(f"the embedded engine does not play {name!r}. Known: {', '.join(OPTIONS)}.")
+
+
+def _vllm(gpu: Gpu, model: Model, options: VllmV1Options, cost: StepCost) -> Engine:
+    memory = memory_left_for_kv(gpu, model, options.gpu_memory_utilization, options.max_num_batched_tokens or 0)
+    # One block is a placeholder.
+    blocks = kv_capacity_tokens(gpu, model, memory) // options.block_size - 1
+    context = options.max_model_len or model.context
+    if context > blocks * options.block_size:
+        raise UsageError(
+            f"max_model_len is {context}, but the KV cache of one {gpu.name} holds {blocks * options.block_size} tokens of "
+            f"{model.name}. Lower --max-model-len or raise --gpu-memory-utilization."
+        )
+    kv = KvBlocks(blocks, options.block_size)
+    return Engine("vllm", gpu, model, options, context, VllmV1(options), SchedulerState(kv), cost)
+
+
+def _sglang(gpu: Gpu, model: Model, options: SglangOptions, cost: StepCost) -> Engine:
+    memory = (options.mem_fraction_static or 0.0) * gpu.memory_bytes - model.total_weights() * model.weight_bytes
+    pages = kv_capacity_tokens(gpu, model, memory) // options.page_size
+    context = min(options.context_length or model.context, pages * options.page_size - options.page_size - 1)
+    kv = KvBlocks(pages, options.page_size)
+    return Engine("sglang", gpu, model, options, context, Sglang(options), SchedulerState(kv), cost)
+
+
+def _trtllm(gpu: Gpu, model: Model, options: TrtllmOptions, cost: StepCost) -> Engine:
+    memory = options.kv_cache_free_gpu_memory_fraction * memory_left_for_kv(gpu, model, 1.0, options.max_num_tokens)
+    blocks = kv_capacity_tokens(gpu, model, memory) // options.tokens_per_block
+    context = min(options.max_seq_len or model.context, blocks * options.tokens_per_block)
+    kv = KvBlocks(blocks, options.tokens_per_block)
+    return Engine("trtllm", gpu, model, options, context, Trtllm(options), SchedulerState(kv), cost)

@@ -1,0 +1,72 @@
+"""An engine's own flags, read into its options: `--max-num-batched-tokens 4096`, `--no-enable-chunked-prefill`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any, get_args, get_type_hints
+
+from longbench_sched.errors import UsageError
+from longbench_sched.quantity import count
+from longbench_sched.sim.engine import OPTIONS, EngineOptions
+
+_TRUE, _FALSE = frozenset({"1", "true", "on", "yes"}), frozenset({"0", "false", "off", "no"})
+
+
+def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
+    """Options of that engine with these flags applied.
+
+    Dashes equal underscores; a boolean flag stands alone, takes a value, or is negated by `--no-`. Raises UsageError.
+    """
+    if engine not in OPTIONS:
+        raise UsageError(f"the embedded engine does not play {engine!r}. Known: {', '.join(OPTIONS)}.")
+    options = OPTIONS[engine]()
+    kinds = {field.name: _kind(type(options), field.name) for field in fields(options)}
+    given: dict[str, Any] = {}
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            raise UsageError(f"{word!r} is no flag of {engine}. Flags begin with --.")
+        name, has_value, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        negated = name.removeprefix("no_")
+        if name not in kinds and negated in kinds and kinds[negated] is bool:
+            given[negated] = False
+            continue
+        if name not in kinds:
+            near = get_close_matches(name, kinds, n=1)
+            hint = f" Did you mean --{near[0].replace('_', '-')}?" if near else ""
+            known = ", ".join(f"--{key.replace('_', '-')}" for key in kinds)
+            raise UsageError(
+                f"--{name.replace('_', '-')} is not a flag that the embedded {engine} knows.{hint}\n  Known: {known}."
+            )
+        if not has_value and kinds[name] is bool and (not left or left[0].casefold() not in _TRUE | _FALSE):
+            given[name] = True
+            continue
+        if not has_value:
+            if not left:
+                raise UsageError(f"{word} needs a value.")
+            value = left.pop(0)
+        given[name] = _value(word, kinds[name], value)
+    return replace(options, **given)
+
+
+def _kind(owner: type[EngineOptions], name: str) -> type:
+    hint = get_type_hints(owner)[name]
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    return kinds[0]  # type: ignore[no-any-return]  # typing's hints are Any
+
+
+def _value(flag: str, kind: type, text: str) -> bool | int | float:
+    if kind is bool:
+        if text.casefold() in _TRUE | _FALSE:
+            return text.casefold() in _TRUE
+        raise UsageError(f"{flag}: {text!r} is neither true nor false.")
+    try:
+        if kind is float:
+            return float(text)
+        return -count(text[1:], flag) if text.startswith("-") else count(text, flag)
+    except ValueError:
+        raise UsageError(f"{flag}: {text!r} is not a number.") from None

@@ -1,0 +1,220 @@
+"""What all dialects share: a request as understood, answers, and the framing of streams."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from longbench_sched.sim import tokens
+from longbench_sched.sim.engine import Engine
+
+MEAN_NATURAL_LENGTH = 200  # output tokens of a request that may end by itself
+
+JSON = "application/json"
+EVENTS = "text/event-stream; charset=utf-8"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+DONE = b"data: [DONE]\n\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+Route = Literal["completions", "chat", "generate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole HTTP answer."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = JSON
+
+    @classmethod
+    def json(cls, value: object, status: int = 200) -> Answer:
+        """An answer whose body is compact JSON."""
+        return cls(orjson.dumps(value), status)
+
+
+class Refused(Exception):
+    """The request is answered without running it."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A generation request as the engine understood it."""
+
+    route: Route
+    model: str  # as it is echoed
+    isl: int
+    prompt: array[int] | None  # kept only if its ids are to be returned: thousands of long prompts may be in flight
+    max_new: int
+    stop_at: int | None  # output tokens after which it ends by itself
+    to_length: bool  # ignore_eos was given
+    start: int  # where in the speech it begins
+    is_stream: bool = True
+    include_usage: bool = False
+    continuous_usage: bool = False
+    return_ids: bool = False
+    detokenize: bool = True
+
+
+class Stream(Protocol):
+    """The answer to one request, token by token, as bytes for the wire (chunked framing included)."""
+
+    def token(self, n: int, finish: str | None) -> bytes:
+        """What is written when output token `n` (from 1) is there; with the finish reason if it is the last."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a dialect may know of the server when it answers."""
+
+    engine: Engine
+    served_model: str
+    started: int  # unix seconds
+    now_s: float = 0.0  # engine time
+    facts: Mapping[str, object] | None = None
+
+
+class ServerDialect(Protocol):
+    """One engine's HTTP interface."""
+
+    holds_headers: bool  # the response's head waits for the first event
+
+    def read(self, context: Context, route: Route, body: bytes) -> Ask:
+        """Understand a request body. Raises Refused."""
+        ...
+
+    def stream(self, ask: Ask, request_id: str | None, created: int) -> Stream:
+        """The encoder of a streamed answer."""
+        ...
+
+    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
+        """The body of an answer in one piece."""
+        ...
+
+    def get(self, context: Context, path: str, query: Mapping[str, str]) -> Answer | None:
+        """Answer a GET; None for a path that does not exist."""
+        ...
+
+    def post(self, context: Context, path: str, body: bytes) -> Answer | None:
+        """Answer a POST that generates nothing; None for a path that does not exist. May raise Refused."""
+        ...
+
+    def route(self, path: str) -> Route | None:
+        """The generation route of a path."""
+        ...
+
+
+SPEECH_IDS = tuple(utterance.id for utterance in tokens.SPEECH)
+SPEECH_TEXT = tuple(utterance.text for utterance in tokens.SPEECH)
+# JSON strings without their quotes.
+SPEECH_JSON = tuple(orjson.dumps(text)[1:-1] for text in SPEECH_TEXT)
+# For an engine that never shows an empty text: the two halves of the split character are said as dashes.
+WHOLE_TEXT = tuple("-" if utterance.id in tokens.SPLIT_IDS else utterance.text for utterance in tokens.SPEECH)
+WHOLE_JSON = tuple(orjson.dumps(text)[1:-1] for text in WHOLE_TEXT)
+N_SPEECH = len(SPEECH_IDS)
+
+
+def frame(payload: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+def ids_until(ask: Ask, n: int) -> list[int]:
+    """The first `n` output ids; the last is EOS where the request ended by itself."""
+    ids = [SPEECH_IDS[(ask.start + i) % N_SPEECH] for i in range(n)]
+    if n and n == ask.stop_at:
+        ids[-1] = tokens.EOS
+    return ids
+
+
+def text_until(ask: Ask, n: int, texts: Sequence[str] = SPEECH_TEXT) -> str:
+    """The text of the first `n` output tokens."""
+    n_shown = n - 1 if n == ask.stop_at else n
+    return "".join(texts[(ask.start + i) % N_SPEECH] for i in range(n_shown))
+
+
+def load(body: bytes, refuse: Callable[[str], Answer]) -> dict[str, Any]:
+    """The body as a JSON object. Raises Refused."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Refused(refuse(f"JSON decode error: {error}")) from None
+    if not isinstance(value, dict):
+        raise Refused(refuse("Input should be a valid dictionary"))
+    return value
+
+
+def read_prompt(prompt: object, vocab: int, bos: bool, refuse: Callable[[str], Answer]) -> array[int]:
+    """One prompt: text, token ids, or a list with one of these. Raises Refused."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        ids = array("I", ([tokens.BOS] if bos else []) + tokens.encode(prompt))
+    elif isinstance(prompt, list):
+        try:
+            ids = array("I", prompt)
+        except (TypeError, OverflowError):
+            raise Refused(refuse("prompt must be a string, a list of token ids, or a list with one of these")) from None
+    else:
+        raise Refused(refuse("prompt must be a string, a list of token ids, or a list with one of these"))
+    if not ids:
+        raise Refused(refuse("prompt is empty"))
+    if (largest := max(ids)) >= vocab:
+        raise Refused(refuse(f"Token id {largest} is out of vocabulary"))
+    return ids
+
+
+def read_messages(messages: object, bos: bool, refuse: Callable[[str], Answer]) -> array[int]:
+    """A conversation after the chat template. Raises Refused."""
+    turns: list[tuple[str, str]] = []
+    if not isinstance(messages, list) or not messages:
+        raise Refused(refuse("messages must be a list with at least one message"))
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise Refused(refuse("each message needs a role and content"))
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        if not isinstance(content, str):
+            raise Refused(refuse("content must be a string or a list of text parts"))
+        turns.append((message["role"], content))
+    return array("I", ([tokens.BOS] if bos else []) + tokens.encode_chat(turns))
+
+
+def read_int(body: Mapping[str, Any], key: str, refuse: Callable[[str], Answer], least: int = 0) -> int | None:
+    """A whole number of the body, None if absent or null. Raises Refused."""
+    value = body.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Refused(refuse(f"{key} must be a whole number of at least {least}, got {value!r}"))
+    return value
+
+
+def natural_end(prompt: array[int], seed: int | None, min_new: int, ignore_eos: bool) -> int | None:
+    """Output tokens after which a request ends by itself: geometric, decided by prompt and seed; never before `min_new`."""
+    if ignore_eos:
+        return None
+    rng = random.Random(tokens.fingerprint(prompt) * 1_000_003 + (seed or 0))
+    return max(min_new, 0) + 1 + int(rng.expovariate(1.0 / MEAN_NATURAL_LENGTH))
+
+
+def speech_start(prompt: array[int]) -> int:
+    """Where the answer to this prompt begins."""
+    return tokens.STARTS[tokens.fingerprint(prompt) % len(tokens.STARTS)]
+
+
+def id_list(ids: Sequence[int] | array[int] | None) -> bytes:
+    """Token ids as compact JSON."""
+    return orjson.dumps(None if ids is None else list(ids))

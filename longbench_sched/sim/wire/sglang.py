@@ -1,0 +1,429 @@
+"""SGLang's server, as captured from 0.5.23.
+
+The OpenAI routes send no header before the first event. Chat ends with a finish event that holds no token; a step without new
+text sends no chat event at all. /generate is cumulative: each event repeats the whole text and all ids. A model name is never
+checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from longbench_sched.sim import tokens
+from longbench_sched.sim.policy.sglang import SglangOptions
+from longbench_sched.sim.wire import prometheus
+from longbench_sched.sim.wire.base import (
+    DONE,
+    LAST_CHUNK,
+    N_SPEECH,
+    SPEECH_IDS,
+    SPEECH_JSON,
+    TEXT,
+    Answer,
+    Ask,
+    Context,
+    Refused,
+    Route,
+    Stream,
+    frame,
+    id_list,
+    ids_until,
+    load,
+    natural_end,
+    read_int,
+    read_messages,
+    read_prompt,
+    speech_start,
+    text_until,
+)
+
+VERSION = "0.5.23+simulated"
+_DEFAULT_MAX_TOKENS = 16
+_DEFAULT_MAX_NEW_TOKENS = 128
+_ROUTES: Mapping[str, Route] = {
+    "/v1/completions": "completions",
+    "/v1/chat/completions": "chat",
+    "/generate": "generate",
+}
+
+
+def error(status: int, kind: str, message: str) -> Answer:
+    """SGLang's flat error body."""
+    return Answer.json({"object": "error", "message": message, "type": kind, "param": None, "code": status}, status)
+
+
+def _bad(message: str) -> Answer:
+    return error(400, "BadRequestError", message)
+
+
+def _invalid(message: str) -> Answer:
+    return error(400, "Bad Request", message)
+
+
+def _native_bad(message: str) -> Answer:
+    return Answer.json({"error": {"message": message}}, 400)
+
+
+def _usage(isl: int, n: int) -> bytes:
+    return (
+        b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null,"reasoning_tokens":0,'
+        b'"completion_tokens_details":null}' % (isl, isl + n, n)
+    )
+
+
+@dataclass(slots=True)
+class _CompletionStream:
+    """Events of /v1/completions: the last one carries token and finish reason."""
+
+    ask: Ask
+    head: bytes
+    id: bytes
+
+    def token(self, n: int, finish: str | None) -> bytes:
+        ask = self.ask
+        i = (ask.start + n - 1) % N_SPEECH
+        is_eos = n == ask.stop_at
+        text = b"" if is_eos else SPEECH_JSON[i]
+        ids = b""
+        if ask.return_ids:
+            ids = b',"token_ids":[%d]' % (tokens.EOS if is_eos else SPEECH_IDS[i])
+            if n == 1:
+                ids += b',"prompt_token_ids":%b' % id_list(ask.prompt)
+        event = frame(
+            b'%b%b","logprobs":null,"finish_reason":%b,"matched_stop":%b%b}],"usage":%b}\n\n'
+            % (
+                self.head,
+                text,
+                b'"%b"' % finish.encode() if finish else b"null",
+                b"%d" % tokens.EOS if is_eos else b"null",
+                ids,
+                _usage(ask.isl, n) if ask.continuous_usage else b"null",
+            )
+        )
+        if finish is None:
+            return event
+        if ask.include_usage:
+            usage = b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"reasoning_tokens":0}' % (
+                ask.isl,
+                ask.isl + n,
+                n,
+            )
+            event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, usage))
+        return event + frame(DONE) + LAST_CHUNK
+
+
+@dataclass(slots=True)
+class _ChatStream:
+    """Events of /v1/chat/completions."""
+
+    ask: Ask
+    id: bytes
+
+    def token(self, n: int, finish: str | None) -> bytes:
+        ask = self.ask
+        is_eos = n == ask.stop_at
+        text = b"" if is_eos else SPEECH_JSON[(ask.start + n - 1) % N_SPEECH]
+        out = b""
+        if n == 1:
+            out = frame(
+                b'%b"choices":[{"index":0,"delta":{"reasoning_content":null,"role":"assistant","content":""},"logprobs":null,'
+                b'"finish_reason":null,"matched_stop":null}]}\n\n' % self.id
+            )
+        if text:
+            out += frame(
+                b'%b"choices":[{"index":0,"delta":{"reasoning_content":null,"content":"%b"},"logprobs":null,"finish_reason":null,'
+                b'"matched_stop":null}]%b}\n\n'
+                % (self.id, text, b',"usage":%b' % _usage(ask.isl, n) if ask.continuous_usage else b"")
+            )
+        if finish is None:
+            return out
+        out += frame(
+            b'%b"choices":[{"index":0,"delta":{"reasoning_content":null},"logprobs":null,"finish_reason":"%b","matched_stop":%b}]}\n\n'
+            % (self.id, finish.encode(), b"%d" % tokens.EOS if is_eos else b"null")
+        )
+        if ask.include_usage:
+            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n)))
+        return out + frame(DONE) + LAST_CHUNK
+
+
+@dataclass(slots=True)
+class _GenerateStream:
+    """Events of /generate: everything so far, every time."""
+
+    ask: Ask
+    id: str
+    text: str = ""
+
+    def token(self, n: int, finish: str | None) -> bytes:
+        ask = self.ask
+        if n != ask.stop_at:
+            self.text += tokens.SPEECH[(ask.start + n - 1) % N_SPEECH].text
+        event = frame(b"data: " + orjson.dumps(_native(ask, self.id, self.text, n, finish)) + b"\n\n")
+        return event if finish is None else event + frame(DONE) + LAST_CHUNK
+
+
+def _native(ask: Ask, request_id: str, text: str, n: int, finish: str | None) -> dict[str, object]:
+    reason: dict[str, object] | None = None
+    if finish == "length":
+        reason = {"type": "length", "length": n}
+    elif finish == "stop":
+        reason = {"type": "stop", "matched": tokens.EOS}
+    meta: dict[str, object] = {"id": request_id, "finish_reason": reason, "prompt_tokens": ask.isl, "weight_version": "default"}
+    meta |= {"num_retractions": 0, "reasoning_tokens": 0, "completion_tokens": n, "cached_tokens": 0, "dp_rank": None}
+    return {"text": text, "output_ids": ids_until(ask, n), "meta_info": meta}
+
+
+class SglangDialect:
+    """The server side of SGLang."""
+
+    holds_headers = True
+
+    def route(self, path: str) -> Route | None:
+        """The generation route of a path."""
+        return _ROUTES.get(path)
+
+    def read(self, context: Context, route: Route, body: bytes) -> Ask:
+        """Understand a request. Prompt and output together must fit into the context; else it is refused, not clamped."""
+        if route == "generate":
+            return self._read_native(context, body)
+        asked = load(body, _invalid)
+        options = asked.get("stream_options")
+        options = options if isinstance(options, dict) else {}
+        engine = context.engine
+        is_stream = asked.get("stream") is True
+        if asked.get("n") not in (None, 1):
+            raise Refused(_bad("the embedded engine answers with one choice (n=1)"))
+        if route == "chat":
+            if asked.get("return_token_ids") and is_stream:
+                raise Refused(_bad("return_token_ids is not supported with streaming chat completions"))
+            if isinstance(asked.get("input_ids"), list):
+                prompt = read_prompt(asked["input_ids"], engine.model.vocab, False, _bad)
+            else:
+                prompt = read_messages(asked.get("messages"), engine.model.has_bos, _invalid)
+            wanted = read_int(asked, "max_completion_tokens", _invalid) or read_int(asked, "max_tokens", _invalid)
+        else:
+            prompt = read_prompt(asked.get("prompt"), engine.model.vocab, engine.model.has_bos, _bad)
+            wanted = read_int(asked, "max_tokens", _invalid, 1)
+            wanted = _DEFAULT_MAX_TOKENS if wanted is None else wanted
+        max_new = self._fit(len(prompt), wanted, engine.context, _bad)
+        ignore_eos = asked.get("ignore_eos") is True
+        return Ask(
+            route=route,
+            model=str(asked.get("model") or context.served_model),
+            isl=len(prompt),
+            prompt=prompt if asked.get("return_token_ids") is True else None,
+            max_new=max_new,
+            stop_at=natural_end(
+                prompt, read_int(asked, "seed", _invalid, -(2**63)), read_int(asked, "min_tokens", _invalid) or 0, ignore_eos
+            ),
+            to_length=ignore_eos,
+            start=speech_start(prompt),
+            is_stream=is_stream,
+            include_usage=options.get("include_usage") is True,
+            continuous_usage=options.get("continuous_usage_stats") is True,
+            return_ids=asked.get("return_token_ids") is True,
+        )
+
+    def stream(self, ask: Ask, request_id: str | None, created: int) -> Stream:
+        """The encoder of a streamed answer."""
+        if ask.route == "generate":
+            return _GenerateStream(ask, request_id or "")
+        kind = "chat.completion.chunk" if ask.route == "chat" else "text_completion"
+        start = orjson.dumps({"id": request_id, "object": kind, "created": created, "model": ask.model})
+        opening = b"data: " + start[:-1] + b","
+        if ask.route == "chat":
+            return _ChatStream(ask, opening)
+        return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
+
+    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
+        """An answer in one piece."""
+        if ask.route == "generate":
+            return orjson.dumps(_native(ask, request_id or "", text_until(ask, n), n, finish))
+        matched = tokens.EOS if finish == "stop" else None
+        choice: dict[str, Any]
+        if ask.route == "chat":
+            message = {"role": "assistant", "content": text_until(ask, n), "reasoning_content": None}
+            choice = {"index": 0, "message": message}
+        else:
+            choice = {"index": 0, "text": text_until(ask, n)}
+        choice |= {"logprobs": None, "finish_reason": finish, "matched_stop": matched}
+        if ask.return_ids:
+            choice |= {"token_ids": ids_until(ask, n), "prompt_token_ids": list(ask.prompt or ())}
+        versions = [{"version": "default", "start": 0, "end": n}]
+        answer = {
+            "id": request_id,
+            "object": "chat.completion" if ask.route == "chat" else "text_completion",
+            "created": created,
+            "model": ask.model,
+            "choices": [choice],
+            "usage": orjson.Fragment(_usage(ask.isl, n)),
+            "metadata": {"weight_version": "default", "weight_versions": versions},
+        }
+        return orjson.dumps(answer)
+
+    def get(self, context: Context, path: str, query: Mapping[str, str]) -> Answer | None:
+        """Health, models, server and model facts, loads; /metrics only with --enable-metrics."""
+        match path:
+            case "/health" | "/health_generate" | "/ready":
+                return Answer(b"", content_type="")
+            case "/v1/models":
+                model = {"id": context.served_model, "object": "model", "created": context.started, "owned_by": "sglang"}
+                model |= {"root": context.served_model, "parent": None, "max_model_len": context.engine.context}
+                return Answer.json({"object": "list", "data": [model]})
+            case "/model_info" | "/get_model_info":
+                return Answer.json(_model_info(context))
+            case "/server_info" | "/get_server_info":
+                return Answer.json(_server_info(context))
+            case "/v1/loads":
+                return Answer.json(_loads(context))
+            case "/metrics" | "/metrics/":
+                options = context.engine.options
+                assert isinstance(options, SglangOptions)
+                return Answer(prometheus.sglang(context), content_type=TEXT) if options.enable_metrics else None
+        return None
+
+    def post(self, context: Context, path: str, body: bytes) -> Answer | None:
+        """Tokenizer routes and the cache flush."""
+        match path:
+            case "/tokenize" | "/v1/tokenize":
+                asked = load(body, _invalid)
+                ids = self._tokenize(context, asked)
+                return Answer.json({"tokens": ids, "count": len(ids), "max_model_len": context.engine.model.context})
+            case "/detokenize" | "/v1/detokenize":
+                asked = load(body, _invalid)
+                try:
+                    return Answer.json({"text": tokens.decode([int(i) for i in asked["tokens"]])})
+                except (KeyError, TypeError, ValueError):
+                    return _invalid("tokens must be a list of token ids")
+            case "/flush_cache":
+                state = context.engine.state
+                if state.running or state.waiting:
+                    return Answer(b"Cache flush failed: requests are running or queued.\n", 400, "text/plain; charset=utf-8")
+                return Answer(b"Cache flushed.\n", 200, "text/plain; charset=utf-8")
+        return None
+
+    def _read_native(self, context: Context, body: bytes) -> Ask:
+        asked = load(body, lambda message: Answer.json({"error": message}, 400))
+        engine = context.engine
+        sampling = asked.get("sampling_params")
+        sampling = sampling if isinstance(sampling, dict) else {}
+        is_stream = asked.get("stream") is True
+        refuse = _native_stream_error if is_stream else _native_bad
+        given = [key for key in ("text", "input_ids") if asked.get(key) is not None]
+        if len(given) != 1:
+            raise Refused(refuse("Either text, input_ids or input_embeds should be provided."))
+        prompt = read_prompt(asked[given[0]], engine.model.vocab, engine.model.has_bos, refuse)
+        wanted = read_int(sampling, "max_new_tokens", refuse, 1)
+        max_new = self._fit(len(prompt), _DEFAULT_MAX_NEW_TOKENS if wanted is None else wanted, engine.context, refuse)
+        ignore_eos = sampling.get("ignore_eos") is True
+        seed, min_new = read_int(sampling, "sampling_seed", refuse), read_int(sampling, "min_new_tokens", refuse) or 0
+        return Ask(
+            route="generate",
+            model=context.served_model,
+            isl=len(prompt),
+            prompt=prompt if asked.get("return_token_ids") is True else None,
+            max_new=max_new,
+            stop_at=natural_end(prompt, seed, min_new, ignore_eos),
+            to_length=ignore_eos,
+            start=speech_start(prompt),
+            is_stream=is_stream,
+        )
+
+    @staticmethod
+    def _fit(isl: int, wanted: int | None, context: int, refuse: Any) -> int:
+        if isl >= context:
+            raise Refused(refuse(f"The input ({isl} tokens) is longer than the model's context length ({context} tokens)."))
+        if wanted is None or wanted == 0:
+            return context - isl
+        if isl + wanted > context:
+            message = (
+                f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a total "
+                f"of {isl + wanted} tokens: {isl} tokens from the input messages and {wanted} tokens for the completion."
+            )
+            raise Refused(refuse(message))
+        return wanted
+
+    @staticmethod
+    def _tokenize(context: Context, asked: Mapping[str, Any]) -> list[int]:
+        bos = context.engine.model.has_bos
+        if isinstance(asked.get("messages"), list):
+            return list(read_messages(asked["messages"], bos, _invalid))
+        if not isinstance(asked.get("prompt"), str):
+            raise Refused(_invalid("prompt must be a string"))
+        special = [tokens.BOS] if bos and asked.get("add_special_tokens") is not False else []
+        return special + tokens.encode(asked["prompt"])
+
+
+def _native_stream_error(message: str) -> Answer:
+    """A streamed /generate has sent its head before it looks at the request: the error is an event."""
+    body = {"error": {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}}
+    return Answer(b"data: " + orjson.dumps(body) + b"\n\n" + DONE, 200, "text/event-stream; charset=utf-8")
+
+
+def _model_info(context: Context) -> dict[str, object]:
+    name = context.served_model
+    return {
+        "model_path": name,
+        "served_model_name": name,
+        "tokenizer_path": name,
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "weight_version": "default",
+        "load_format": "dummy",
+        "reasoning_parser": None,
+        "tool_call_parser": None,
+        "disaggregation_mode": "null",
+    }
+
+
+def _server_info(context: Context) -> dict[str, object]:
+    engine = context.engine
+    state = engine.state
+    options = engine.options
+    assert isinstance(options, SglangOptions)
+    capacity = state.kv.total * state.kv.block_tokens
+    flags = asdict(options) | {
+        "model_path": context.served_model,
+        "served_model_name": context.served_model,
+        "schedule_policy": "fcfs",
+        "tp_size": 1,
+        "pp_size": 1,
+        "dp_size": 1,
+        "disable_overlap_schedule": False,
+        "disable_radix_cache": True,
+        "stream_interval": 1,
+        "incremental_streaming_output": False,
+        "num_continuous_decode_steps": 1,
+        "speculative_algorithm": None,
+        "disaggregation_mode": "null",
+    }
+    internal = {
+        "effective_max_running_requests_per_dp": options.max_running(capacity),
+        "memory_usage": {"token_capacity": capacity},
+    }
+    known = {"status": "ready", "max_total_num_tokens": capacity, "max_req_input_len": engine.context - 1, "version": VERSION}
+    return flags | known | {"internal_states": [flags | internal], "frontend": "python"}
+
+
+def _loads(context: Context) -> dict[str, object]:
+    state = context.engine.state
+    options = context.engine.options
+    assert isinstance(options, SglangOptions)
+    capacity, used = state.kv.total * state.kv.block_tokens, state.kv.held * state.kv.block_tokens
+    load_of_rank = {
+        "dp_rank": 0,
+        "num_running_reqs": len(state.running),
+        "num_waiting_reqs": len(state.waiting),
+        "num_waiting_uncached_tokens": sum(sequence.length for sequence in state.waiting),
+        "num_used_tokens": used,
+        "num_total_tokens": used + sum(sequence.length for sequence in state.waiting),
+        "max_total_num_tokens": capacity,
+        "max_running_requests": options.max_running(capacity),
+        "token_usage": round(used / capacity, 4),
+        "cache_hit_rate": 0.0,
+    }
+    return {"version": VERSION, "accelerator": context.engine.gpu.name, "num_accelerators": 1, "loads": [load_of_rank]}

@@ -1,0 +1,300 @@
+"""trtllm-serve, from its published source (about 1.2); not checked against a live server.
+
+Unknown fields are refused with an error that is a plain string. The role event of a chat has no content and a space before
+its end; nulls are left out in chat and kept in completions. There is no way to learn the context length or the scheduler's
+settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from longbench_sched.sim import tokens
+from longbench_sched.sim.policy.trtllm import TrtllmOptions
+from longbench_sched.sim.wire.base import (
+    DONE,
+    LAST_CHUNK,
+    N_SPEECH,
+    SPEECH_IDS,
+    WHOLE_JSON,
+    WHOLE_TEXT,
+    Answer,
+    Ask,
+    Context,
+    Refused,
+    Route,
+    frame,
+    ids_until,
+    load,
+    natural_end,
+    read_int,
+    read_messages,
+    read_prompt,
+    speech_start,
+    text_until,
+)
+
+VERSION = "1.2.1+simulated"
+_ROUTES: Mapping[str, Route] = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
+
+_SHARED_FIELD_NAMES = (
+    "model max_tokens min_tokens ignore_eos stop stop_token_ids seed temperature top_p top_k min_p "
+    "repetition_penalty presence_penalty frequency_penalty stream stream_options add_special_tokens "
+    "truncate_prompt_tokens n best_of logprobs use_beam_search lora_request response_format disaggregated_params "
+    "user logit_bias skip_special_tokens spaces_between_special_tokens length_penalty early_stopping "
+    "include_stop_str_in_output echo"
+)
+_SHARED_FIELDS = frozenset(_SHARED_FIELD_NAMES.split())
+_FIELDS: Mapping[Route, frozenset[str]] = {
+    "completions": _SHARED_FIELDS | {"prompt", "suffix", "detokenize", "return_context_logits"},
+    "chat": _SHARED_FIELDS
+    | {
+        "messages",
+        "prompt_token_ids",
+        "max_completion_tokens",
+        "cache_salt",
+        "tools",
+        "tool_choice",
+        "reasoning_effort",
+        "top_logprobs",
+        "chat_template",
+        "chat_template_kwargs",
+        "add_generation_prompt",
+        "documents",
+        "parallel_tool_calls",
+    },
+}
+
+
+def _schema(message: str) -> Answer:
+    return Answer.json({"error": message}, 400)
+
+
+def error(message: str, kind: str = "BadRequestError", status: int = 400) -> Answer:
+    """The flat body of anything that fails before streaming starts."""
+    return Answer.json({"object": "error", "message": message, "type": kind, "param": None, "code": status}, status)
+
+
+def _usage(isl: int, n: int) -> bytes:
+    return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":0}}' % (
+        isl,
+        isl + n,
+        n,
+    )
+
+
+@dataclass(slots=True)
+class _CompletionStream:
+    """Events of /v1/completions; with `detokenize: false` ids and no text."""
+
+    ask: Ask
+    head: bytes
+    id: bytes
+
+    def token(self, n: int, finish: str | None) -> bytes:
+        ask = self.ask
+        i = (ask.start + n - 1) % N_SPEECH
+        is_eos = n == ask.stop_at
+        text = b"" if is_eos or not ask.detokenize else WHOLE_JSON[i]
+        ids = b"null" if ask.detokenize else b"[%d]" % (tokens.EOS if is_eos else SPEECH_IDS[i])
+        event = frame(
+            b'%b%b","token_ids":%b,"logprobs":null,"finish_reason":%b,"stop_reason":null,"avg_decoded_tokens_per_iter":1.0}],"usage":%b}\n\n'
+            % (
+                self.head,
+                text,
+                ids,
+                b'"%b"' % finish.encode() if finish else b"null",
+                _usage(ask.isl, n) if ask.continuous_usage else b"null",
+            )
+        )
+        if finish is None:
+            return event
+        if ask.include_usage:
+            event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n)))
+        return event + frame(DONE) + LAST_CHUNK
+
+
+@dataclass(slots=True)
+class _ChatStream:
+    """Events of /v1/chat/completions: a role event, one a token, then a finish event with empty content."""
+
+    ask: Ask
+    id: bytes
+
+    def token(self, n: int, finish: str | None) -> bytes:
+        ask = self.ask
+        text = b"" if n == ask.stop_at else WHOLE_JSON[(ask.start + n - 1) % N_SPEECH]
+        usage = b',"usage":%b' % _usage(ask.isl, n) if ask.continuous_usage else b""
+        out = frame(b'%b"choices":[{"index":0,"delta":{"role":"assistant"}}]} \n\n' % self.id) if n == 1 else b""
+        out += frame(
+            b'%b"choices":[{"index":0,"delta":{"content":"%b","reasoning_content":""},"avg_decoded_tokens_per_iter":1.0}]%b}\n\n'
+            % (self.id, text, usage)
+        )
+        if finish is None:
+            return out
+        out += frame(
+            b'%b"choices":[{"index":0,"delta":{"content":"","reasoning_content":""},"finish_reason":"%b","avg_decoded_tokens_per_iter":1.0}]%b}\n\n'
+            % (self.id, finish.encode(), usage)
+        )
+        if ask.include_usage:
+            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n)))
+        return out + frame(DONE) + LAST_CHUNK
+
+
+class TrtllmDialect:
+    """The server side of trtllm-serve."""
+
+    holds_headers = False
+
+    def route(self, path: str) -> Route | None:
+        """The generation route of a path."""
+        return _ROUTES.get(path)
+
+    def read(self, context: Context, route: Route, body: bytes) -> Ask:
+        """Understand a request; fields it does not know are an error."""
+        asked = load(body, _schema)
+        unknown = sorted(asked.keys() - _FIELDS[route])
+        if unknown:
+            raise Refused(_schema("; ".join(f"Extra inputs are not permitted: body.{name}" for name in unknown)))
+        if not isinstance(asked.get("model"), str):
+            raise Refused(_schema("Field required: body.model"))
+        if asked.get("n") not in (None, 1):
+            raise Refused(error("the embedded engine answers with one choice (n=1)"))
+        engine = context.engine
+        bos = engine.model.has_bos
+        if route == "chat":
+            if "max_tokens" in asked and "max_completion_tokens" in asked:
+                raise Refused(_schema("max_tokens and max_completion_tokens are one field: give one of them"))
+            if not isinstance(asked.get("messages"), list):
+                raise Refused(_schema("Field required: body.messages"))
+            ids = asked.get("prompt_token_ids")
+            if ids is not None:
+                prompt = read_prompt(ids, engine.model.vocab, False, error)
+            else:
+                prompt = read_messages(asked["messages"], bos and asked.get("add_special_tokens") is True, _schema)
+            wanted = read_int(asked, "max_completion_tokens", _schema, 1) or read_int(asked, "max_tokens", _schema, 1)
+        else:
+            prompt = read_prompt(
+                asked.get("prompt"), engine.model.vocab, bos and asked.get("add_special_tokens") is not False, error
+            )
+            wanted = read_int(asked, "max_tokens", _schema, 1)
+        isl, limit = len(prompt), engine.context
+        if isl + (wanted or 1) > limit:
+            raise Refused(
+                error(
+                    f"The sum of prompt length ({isl}) and max_tokens ({wanted or 1}) should not exceed max_seq_len ({limit})."
+                )
+            )
+        max_new = wanted or limit - isl
+        if reason := engine.policy.refusal(isl, max_new):
+            raise Refused(error(reason))
+        options = asked.get("stream_options")
+        include_usage = isinstance(options, dict) and options.get("include_usage", True) is True
+        ignore_eos = asked.get("ignore_eos") is True
+        return Ask(
+            route=route,
+            model=asked["model"],
+            isl=len(prompt),
+            prompt=None,
+            max_new=max_new,
+            stop_at=natural_end(
+                prompt, read_int(asked, "seed", _schema), read_int(asked, "min_tokens", _schema) or 0, ignore_eos
+            ),
+            to_length=ignore_eos,
+            start=speech_start(prompt),
+            is_stream=asked.get("stream") is True,
+            include_usage=include_usage,
+            continuous_usage=include_usage and isinstance(options, dict) and options.get("continuous_usage_stats") is True,
+            detokenize=asked.get("detokenize") is not False,
+        )
+
+    def stream(self, ask: Ask, request_id: str | None, created: int) -> _CompletionStream | _ChatStream:
+        """The encoder of a streamed answer."""
+        kind = "chat.completion.chunk" if ask.route == "chat" else "text_completion"
+        prefix = "chatcmpl" if ask.route == "chat" else "cmpl"
+        start = orjson.dumps({"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model})
+        opening = b"data: " + start[:-1] + b","
+        if ask.route == "chat":
+            return _ChatStream(ask, opening)
+        return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
+
+    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
+        """An answer in one piece."""
+        choice: dict[str, Any] = {"index": 0}
+        if ask.route == "chat":
+            choice["message"] = {
+                "role": "assistant",
+                "content": text_until(ask, n, WHOLE_TEXT),
+                "reasoning_content": "",
+                "tool_calls": [],
+            }
+        else:
+            choice["text"] = text_until(ask, n, WHOLE_TEXT) if ask.detokenize else ""
+            choice["token_ids"] = None if ask.detokenize else ids_until(ask, n)
+        choice |= {"logprobs": None, "finish_reason": finish, "stop_reason": None, "avg_decoded_tokens_per_iter": 1.0}
+        prefix, kind = ("chatcmpl", "chat.completion") if ask.route == "chat" else ("cmpl", "text_completion")
+        answer = {"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model, "choices": [choice]}
+        return orjson.dumps(answer | {"usage": orjson.Fragment(_usage(ask.isl, n))})
+
+    def get(self, context: Context, path: str, query: Mapping[str, str]) -> Answer | None:
+        """Health, version, models without a context length; iteration records only if they were asked for at the start."""
+        match path:
+            case "/health":
+                return Answer(b"", content_type="")
+            case "/version":
+                return Answer.json({"version": VERSION})
+            case "/v1/models":
+                model = {"id": context.served_model, "object": "model", "created": context.started, "owned_by": "tensorrt_llm"}
+                return Answer.json({"object": "list", "data": [model]})
+            case "/server_info":
+                return Answer.json({"disaggregated_params": {}})
+            case "/metrics":
+                return Answer.json(_iteration_records(context))
+        return None
+
+    def post(self, context: Context, path: str, body: bytes) -> Answer | None:
+        """The internal tokenizer route of newer releases."""
+        if path != "/_internal/tokenize":
+            return None
+        asked = load(body, _schema)
+        if not isinstance(asked.get("prompt"), str):
+            raise Refused(_schema("Field required: body.prompt"))
+        ids = ([tokens.BOS] if context.engine.model.has_bos else []) + tokens.encode(asked["prompt"])
+        return Answer.json({"count": len(ids), "tokens": ids})
+
+
+def _iteration_records(context: Context) -> list[dict[str, object]]:
+    """The newest iteration; an empty list unless `enable_iter_perf_stats` is set, as in the engine."""
+    engine = context.engine
+    options = engine.options
+    assert isinstance(options, TrtllmOptions)
+    if not options.enable_iter_perf_stats:
+        return []
+    state, kv = engine.state, engine.state.kv
+    plan = engine.step
+    batching = {
+        "numContextRequests": len(plan.chunks) if plan else 0,
+        "numGenRequests": len(plan.decodes) if plan else 0,
+        "numPausedRequests": 0,
+        "numScheduledRequests": len(plan.chunks) + len(plan.decodes) if plan else 0,
+        "numCtxTokens": sum(chunk.n_tokens for chunk in plan.chunks) if plan else 0,
+        "avgNumDecodedTokensPerIter": 1.0,
+        "microBatchId": 0,
+    }
+    cache = {"maxNumBlocks": kv.total, "usedNumBlocks": kv.held, "freeNumBlocks": kv.free, "tokensPerBlock": kv.block_tokens}
+    finished = engine.counters.finished
+    record: dict[str, object] = {
+        "iter": engine.counters.n_steps,
+        "numActiveRequests": len(state.running),
+        "numQueuedRequests": len(state.waiting),
+        "numCompletedRequests": finished["stop"] + finished["length"],
+        "maxBatchSizeStatic": options.max_batch_size,
+        "maxNumTokensRuntime": options.max_num_tokens,
+        "kvCacheStats": cache | {"cacheHitRate": 0.0, "missedBlocks": 0, "reusedBlocks": 0},
+        "inflightBatchingStats": batching,
+    }
+    return [record]

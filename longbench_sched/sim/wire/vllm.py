@@ -1,0 +1,355 @@
+"""vLLM's OpenAI server, as captured from 0.32.0.
+
+Completions: one event a token, the finish reason on the event of the last token, then usage (if asked for) and [DONE]. Chat:
+a role event together with the first token; the last token carries the finish reason too. Continuous usage counts only with
+`include_usage`; on the role event of a chat it says 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from longbench_sched.sim import tokens
+from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
+from longbench_sched.sim.wire import prometheus
+from longbench_sched.sim.wire.base import (
+    DONE,
+    LAST_CHUNK,
+    N_SPEECH,
+    SPEECH_IDS,
+    SPEECH_JSON,
+    TEXT,
+    Answer,
+    Ask,
+    Context,
+    Refused,
+    Route,
+    frame,
+    id_list,
+    ids_until,
+    load,
+    natural_end,
+    read_int,
+    read_messages,
+    read_prompt,
+    speech_start,
+    text_until,
+)
+
+VERSION = "0.33.0+simulated"
+_FINGERPRINT = "vllm-0.33.0-simulated"
+
+_DEFAULT_MAX_TOKENS = 16
+_ROUTES: Mapping[str, Route] = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
+
+
+def error(status: int, kind: str, message: str, param: str | None = None) -> Answer:
+    """The nested error body."""
+    return Answer.json({"error": {"message": message, "type": kind, "param": param, "code": status}}, status)
+
+
+def _invalid(message: str) -> Answer:
+    return error(400, "Bad Request", f"1 validation error:\n  {message}")
+
+
+def _bad(message: str) -> Answer:
+    return error(400, "BadRequestError", message)
+
+
+@dataclass(slots=True)
+class _CompletionStream:
+    """Events of /v1/completions."""
+
+    ask: Ask
+    head: bytes
+    id: bytes
+
+    def token(self, n: int, finish: str | None) -> bytes:
+        ask = self.ask
+        i = (ask.start + n - 1) % N_SPEECH
+        is_eos = n == ask.stop_at
+        text = b"" if is_eos else SPEECH_JSON[i]
+        if finish is None and n > 1 and not ask.return_ids and not ask.continuous_usage:  # nearly all there is to write
+            return frame(
+                b'%b%b","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
+                % (self.head, text)
+            )
+        ids = b"[%d]" % (tokens.EOS if is_eos else SPEECH_IDS[i]) if ask.return_ids else b"null"
+        prompt_ids = id_list(ask.prompt) if ask.return_ids and n == 1 else b"null"
+        payload = b'%b%b","logprobs":null,"finish_reason":%b,"stop_reason":null,"prompt_token_ids":%b,"token_ids":%b}]' % (
+            self.head,
+            text,
+            b'"%b"' % finish.encode() if finish else b"null",
+            prompt_ids,
+            ids,
+        )
+        if ask.continuous_usage:
+            payload += b',"usage":%b' % _usage(ask.isl, n)
+        if finish is None:
+            return frame(payload + b"}\n\n")
+        if ask.include_usage:
+            usage = b'%b"choices":[],"usage":%b,"system_fingerprint":"%b"}\n\n' % (
+                self.id,
+                _usage(ask.isl, n),
+                _FINGERPRINT.encode(),
+            )
+            return frame(payload + b"}\n\n") + frame(usage) + frame(DONE) + LAST_CHUNK
+        return frame(payload + b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()) + frame(DONE) + LAST_CHUNK
+
+
+@dataclass(slots=True)
+class _ChatStream:
+    """Events of /v1/chat/completions."""
+
+    ask: Ask
+    id: bytes
+
+    def token(self, n: int, finish: str | None) -> bytes:
+        ask = self.ask
+        i = (ask.start + n - 1) % N_SPEECH
+        is_eos = n == ask.stop_at
+        text = b"" if is_eos else SPEECH_JSON[i]
+        ids = b"[%d]" % (tokens.EOS if is_eos else SPEECH_IDS[i]) if ask.return_ids else b"null"
+        usage = b',"usage":%b' % _chat_usage(ask.isl, n) if ask.continuous_usage else b""
+        role = self._role() if n == 1 else b""
+        if finish is None:
+            return role + frame(
+                b'%b"choices":[{"index":0,"delta":{"content":"%b"},"logprobs":null,"finish_reason":null,"token_ids":%b}]%b}\n\n'
+                % (self.id, text, ids, usage)
+            )
+        last = (
+            b'%b"choices":[{"index":0,"delta":{"content":"%b"},"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":%b}]%b'
+            % (
+                self.id,
+                text,
+                finish.encode(),
+                ids,
+                usage,
+            )
+        )
+        if ask.include_usage:
+            total = b'%b"choices":[],"usage":%b,"system_fingerprint":"%b"}\n\n' % (
+                self.id,
+                _usage(ask.isl, n),
+                _FINGERPRINT.encode(),
+            )
+            return role + frame(last + b"}\n\n") + frame(total) + frame(DONE) + LAST_CHUNK
+        return role + frame(last + b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()) + frame(DONE) + LAST_CHUNK
+
+    def _role(self) -> bytes:
+        ask = self.ask
+        usage = b',"usage":%b' % _chat_usage(ask.isl, 0) if ask.continuous_usage else b""
+        prompt_ids = id_list(ask.prompt)
+        return frame(
+            b'%b"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]%b,"prompt_token_ids":%b,"prompt_text":null}\n\n'
+            % (self.id, usage, prompt_ids)
+        )
+
+
+def _usage(isl: int, n: int) -> bytes:
+    return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (isl, isl + n, n)
+
+
+def _chat_usage(isl: int, n: int) -> bytes:
+    return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"completion_tokens_details":null}' % (isl, isl + n, n)
+
+
+class VllmDialect:
+    """The server side of vLLM."""
+
+    holds_headers = False
+
+    def route(self, path: str) -> Route | None:
+        """The generation route of a path."""
+        return _ROUTES.get(path)
+
+    def read(self, context: Context, route: Route, body: bytes) -> Ask:
+        """Understand a request. Asking for more output than fits is not an error: it ends early, by length."""
+        asked = load(body, _invalid)
+        self._check_model(context, asked.get("model"))
+        options = asked.get("stream_options")
+        is_stream = asked.get("stream") is True
+        if options is not None and not is_stream:
+            raise Refused(_invalid("Stream options can only be defined when `stream=True`."))
+        options = options if isinstance(options, dict) else {}
+        if asked.get("n") not in (None, 1):
+            raise Refused(_bad("the embedded engine answers with one choice (n=1)"))
+        model, bos = context.engine.model, context.engine.model.has_bos
+        if route == "chat":
+            prompt = read_messages(asked.get("messages"), bos and asked.get("add_special_tokens") is True, _invalid)
+            wanted = read_int(asked, "max_completion_tokens", _invalid) or read_int(asked, "max_tokens", _invalid)
+        else:
+            prompt = read_prompt(asked.get("prompt"), model.vocab, bos and asked.get("add_special_tokens") is not False, _bad)
+            wanted = read_int(asked, "max_tokens", _invalid)
+            wanted = _DEFAULT_MAX_TOKENS if wanted is None else wanted
+        limit = context.engine.context
+        self._check_length(len(prompt), wanted, limit)
+        room = limit - len(prompt)
+        ignore_eos = asked.get("ignore_eos") is True
+        include_usage = options.get("include_usage") is True
+        return Ask(
+            route=route,
+            model=context.served_model,
+            isl=len(prompt),
+            prompt=prompt if asked.get("return_token_ids") is True else None,
+            max_new=min(room, wanted) if wanted else room,
+            stop_at=natural_end(
+                prompt, read_int(asked, "seed", _invalid, -(2**63)), read_int(asked, "min_tokens", _invalid) or 0, ignore_eos
+            ),
+            to_length=ignore_eos,
+            start=speech_start(prompt),
+            is_stream=is_stream,
+            include_usage=include_usage,
+            continuous_usage=include_usage and options.get("continuous_usage_stats") is True,
+            return_ids=asked.get("return_token_ids") is True,
+        )
+
+    def stream(self, ask: Ask, request_id: str | None, created: int) -> _CompletionStream | _ChatStream:
+        """The encoder of a streamed answer."""
+        kind = "chat.completion.chunk" if ask.route == "chat" else "text_completion"
+        prefix = "chatcmpl" if ask.route == "chat" else "cmpl"
+        start = orjson.dumps({"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model})
+        opening = b"data: " + start[:-1] + b","
+        if ask.route == "chat":
+            return _ChatStream(ask, opening)
+        return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
+
+    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
+        """An answer in one piece."""
+        ids = ids_until(ask, n) if ask.return_ids else None
+        prompt_ids = list(ask.prompt) if ask.prompt is not None else None
+        choice: dict[str, Any]
+        if ask.route == "chat":
+            message = {"role": "assistant", "content": text_until(ask, n), "refusal": None, "annotations": None, "audio": None}
+            message |= {"function_call": None, "reasoning": None}
+            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+            choice |= {"token_ids": ids, "routed_experts": None}
+        else:
+            choice = {"index": 0, "text": text_until(ask, n), "logprobs": None, "finish_reason": finish, "stop_reason": None}
+            choice |= {"token_ids": ids, "prompt_logprobs": None, "prompt_token_ids": prompt_ids, "routed_experts": None}
+        usage = {"prompt_tokens": ask.isl, "total_tokens": ask.isl + n, "completion_tokens": n}
+        usage_details = {"prompt_tokens_details": None, "completion_tokens_details": None}
+        prefix, kind = ("chatcmpl", "chat.completion") if ask.route == "chat" else ("cmpl", "text_completion")
+        answer: dict[str, Any] = {"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model}
+        answer |= {
+            "choices": [choice],
+            "service_tier": None,
+            "system_fingerprint": _FINGERPRINT,
+            "usage": usage | usage_details,
+        }
+        if ask.route == "chat":
+            answer |= {"prompt_logprobs": None, "prompt_token_ids": prompt_ids, "prompt_text": None}
+        return orjson.dumps(answer | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None})
+
+    def get(self, context: Context, path: str, query: Mapping[str, str]) -> Answer | None:
+        """Health, version, models, load, metrics; /server_info as in dev mode."""
+        match path:
+            case "/health" | "/ping":
+                return Answer(b"", content_type="")
+            case "/version":
+                return Answer.json({"version": VERSION})
+            case "/v1/models":
+                return Answer.json(_models(context))
+            case "/load":
+                state = context.engine.state
+                return Answer.json({"server_load": len(state.running) + len(state.waiting)})
+            case "/metrics" | "/metrics/":
+                return Answer(prometheus.vllm(context), content_type=TEXT)
+            case "/server_info":
+                return Answer.json(_server_info(context))
+        return None
+
+    def post(self, context: Context, path: str, body: bytes) -> Answer | None:
+        """Tokenizer routes."""
+        match path:
+            case "/ping":
+                return Answer(b"", content_type="")
+            case "/tokenize":
+                asked = load(body, _invalid)
+                self._check_model(context, asked.get("model"))
+                ids = _tokenize(context, asked)
+                return Answer.json(
+                    {"count": len(ids), "max_model_len": context.engine.context, "tokens": ids, "token_strs": None}
+                )
+            case "/detokenize":
+                asked = load(body, _invalid)
+                try:
+                    return Answer.json({"prompt": tokens.decode([int(i) for i in asked["tokens"]])})
+                except (KeyError, TypeError, ValueError):
+                    return _invalid("tokens must be a list of token ids")
+        return None
+
+    @staticmethod
+    def _check_model(context: Context, model: object) -> None:
+        if model and model != context.served_model:
+            message = f"The model `{model}` does not exist. Valid aliases: {context.served_model}."
+            raise Refused(error(404, "NotFoundError", message, "model"))
+
+    @staticmethod
+    def _check_length(isl: int, wanted: int | None, limit: int) -> None:
+        if isl >= limit:
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, your prompt contains at least {isl} input "
+                "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input "
+                f"prompt. (parameter=input_tokens, value={isl})"
+            )
+            raise Refused(error(400, "BadRequestError", message, "input_tokens"))
+        if wanted is not None and wanted > limit:
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, you requested {wanted} output tokens. "
+                f"Please reduce the number of requested output tokens. (parameter=max_tokens, value={wanted})"
+            )
+            raise Refused(error(400, "BadRequestError", message, "max_tokens"))
+
+
+def _tokenize(context: Context, asked: Mapping[str, Any]) -> list[int]:
+    bos = context.engine.model.has_bos
+    if "messages" in asked:
+        return list(read_messages(asked["messages"], bos and asked.get("add_special_tokens") is True, _invalid))
+    if not isinstance(asked.get("prompt"), str):
+        raise Refused(_invalid("prompt must be a string"))
+    special = [tokens.BOS] if bos and asked.get("add_special_tokens") is not False else []
+    return special + tokens.encode(asked["prompt"])
+
+
+def _models(context: Context) -> dict[str, object]:
+    permission = {
+        "id": "modelperm-simulated",
+        "object": "model_permission",
+        "created": context.started,
+        "allow_create_engine": False,
+    }
+    permission |= {"allow_sampling": True, "allow_logprobs": False, "allow_search_indices": False, "allow_view": True}
+    permission |= {"allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False}
+    model = {"id": context.served_model, "object": "model", "created": context.started, "owned_by": "vllm"}
+    model |= {"root": context.served_model, "parent": None, "max_model_len": context.engine.context, "permission": [permission]}
+    return {"object": "list", "data": [model]}
+
+
+def _server_info(context: Context) -> dict[str, object]:
+    options = context.engine.options
+    assert isinstance(options, VllmV1Options)
+    scheduler = {
+        "max_num_batched_tokens": options.max_num_batched_tokens,
+        "max_num_seqs": options.max_num_seqs,
+        "max_model_len": options.max_model_len,
+        "enable_chunked_prefill": options.enable_chunked_prefill,
+        "long_prefill_token_threshold": options.long_prefill_token_threshold,
+        "scheduler_reserve_full_isl": options.scheduler_reserve_full_isl,
+        "watermark": options.watermark,
+        "policy": "fcfs",
+        "async_scheduling": True,
+        "stream_interval": 1,
+    }
+    parallel = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1}
+    cache = {
+        "block_size": options.block_size,
+        "gpu_memory_utilization": options.gpu_memory_utilization,
+        "enable_prefix_caching": False,
+    }
+    config = {"scheduler_config": scheduler, "parallel_config": parallel, "cache_config": cache, "speculative_config": None}
+    return {"vllm_config": config | {"kv_transfer_config": None}, "vllm_env": {}, "system_env": {}}
