@@ -35,6 +35,12 @@ _NOUNS = _words(
     "harvest grain bread butter honey pepper kettle supper festival ceremony election parliament minister clerk "
     "judge"
 )
+_COUNTED = _words(
+    "rivers engines letters gardens windows bridges markets lanterns orchards signals stations ledgers kitchens mountains "
+    "forests teachers captains merchants painters farmers villages sailors cabinets machines patterns questions proposals "
+    "contracts reports surveys instruments telescopes notebooks manuscripts libraries concerts islands tunnels carriages "
+    "tickets passengers neighbours strangers children families companies factories barrels bottles baskets blankets candles"
+)
 _VERBS = _words(
     "carried described measured repaired followed crossed visited opened closed painted counted copied examined "
     "delivered remembered forgot questioned answered promised refused accepted collected arranged divided restored "
@@ -164,7 +170,7 @@ def _sentence(rng: random.Random) -> str:
             return f"the {pick(_NOUNS)}"
         if kind < 0.92:
             return _name(rng)
-        return f"{2 + int(rng.random() * 900)} {pick(_NOUNS)}s"
+        return f"{2 + int(rng.random() * 900)} {pick(_COUNTED)}"
 
     clause = f"{thing()} {pick(_VERBS)} {thing()}"
     shape = rng.random()

@@ -28,6 +28,7 @@ from longbench_sched.workload.tokens import Tokenizer, special_count
 PromptForm = Literal["ids", "text", "chat"]
 Kind = Literal["measured", "warmup"]
 
+SOURCES = ("synthetic", "prose", "ids", "stdlib")  # synthetic: prose, or ids where nothing can count the tokens of prose
 FIRST_BLOCK = 16  # tokens: the smallest block that engines cache by default
 CHARS_PER_TOKEN = 4.6  # of the generated prose, for lengths that can only be estimated
 _TRIES = 200
@@ -67,7 +68,7 @@ class PromptKey:
 class PromptSource:
     """What is said about the prompts of a plan: where they came from and how their length is known."""
 
-    name: str  # prose, ids, stdlib, or the name of a file or folder
+    name: str  # synthetic ids, synthetic prose, stdlib, or the name of a file or folder
     isl_source: str  # ids, tokenizer, estimate
     notes: tuple[str, ...] = ()
 
@@ -106,14 +107,15 @@ class Prompts:
 def open_prompts(maker: PromptMaker, source: str, id_range: tuple[int, int], key: PromptKey) -> Prompts:
     """Choose how to write the prompts of a plan: by what the engine takes, the text asked for and the tokenizer at hand."""
     tokenizer = maker.tokenizer
-    name = source if source in ("prose", "ids", "stdlib") else Path(source).name
     notes = [f"{maker.tokenizer_failure} Prompt lengths are taken from the server's counts."] if maker.tokenizer_failure else []
-    if maker.form == "ids" and (source == "ids" or (source == "prose" and tokenizer is None)):
+    if maker.form == "ids" and (source == "ids" or (source == "synthetic" and tokenizer is None)):
         ids = IdWriter(key, _usable_ids(id_range, tokenizer))
-        return Prompts(ids, ids, PromptSource("ids", "ids", tuple(notes)))
+        return Prompts(ids, ids, PromptSource("synthetic ids", "ids", tuple(notes)))
     if source == "ids":
-        source = name = "prose"
         notes.append("this API takes text, not token ids: the prompts are prose")
+    if source in ("ids", "synthetic"):
+        source = "prose"
+    name = {"prose": "synthetic prose", "stdlib": "stdlib"}.get(source, Path(source).name)
     # Warm-ups are never cut from the text that is measured: they would put it into the prefix cache.
     measured, warmup = (_text(s, key, kind) for s, kind in ((source, "measured"), ("prose", "warmup")))
     if tokenizer is None:
@@ -149,7 +151,7 @@ def _text(source: str, key: PromptKey, kind: str) -> Iterator[str]:
         return corpus.standard_library(key.seed, *where)
     path = Path(source)
     if not path.exists():
-        raise PromptError(f"prompts: {source} does not exist. Give a text file, a folder, or one of prose, stdlib, ids.")
+        raise PromptError(f"prompts: {source} does not exist. Give a text file, a folder, or one of {', '.join(SOURCES)}.")
     return corpus.files_text(path, key.seed, *where)
 
 
@@ -241,6 +243,10 @@ class RoundText:
         self._ends = [m.end() for m in _PIECE.finditer(self._text)]
         if not self._ends:
             raise PromptError("prompts: the text is empty. Give another one, or use prose.")
+        # At the ends of words, since no tokenizer in use joins a word to the space that follows it.
+        marks = range(0, self._ends[-1], corpus.PIECE_CHARS)
+        self._borders = sorted({self._ends[bisect_left(self._ends, at)] for at in marks})
+        self._borders.append(len(self._text))
 
     def start(self, share: float) -> int:
         """The first character of a word, at about this share of the text."""
@@ -263,6 +269,15 @@ class RoundText:
         lap, inner = divmod(at, len(self._text))
         i = bisect_left(self._ends, inner + 1)
         return lap * len(self._text) + self._ends[i] if i < len(self._ends) else (lap + 1) * len(self._text) + self._ends[0]
+
+    def pieces_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The stretch from one position to another in pieces, of which prompts that overlap share all but the outer ones."""
+        n = len(self._text)
+        while start < end:
+            lap, inner = divmod(start, n)
+            stop = min(end, lap * n + self._borders[bisect_right(self._borders, inner)])
+            yield start, stop
+            start = stop
 
     def between(self, start: int, end: int) -> str:
         """The text from one position to another."""
@@ -299,9 +314,10 @@ class EstimateWriter:
 class TextWriter:
     """Text that the tokenizer counts at exactly the length asked for, special tokens included where the server adds them.
 
-    A text is cut at a guess and counted in full; the difference is then made up at its end, where a few hundred characters
-    are enough to count with, and the whole is counted again. Text begins and ends with a visible character, since chat
-    templates trim.
+    A text is cut at a guess, and its length summed over the pieces it is made of, which are counted once for all prompts.
+    What is missing is made up at its end, where a few hundred characters are enough to count with; then the whole is
+    counted. Should the sum have been wrong (a token reached over where pieces meet), that is made up and counted again.
+    Text begins and ends with a visible character, since chat templates trim.
     """
 
     def __init__(self, key: PromptKey, pieces: Iterator[str], tokenizer: Tokenizer, special: bool) -> None:
@@ -311,6 +327,7 @@ class TextWriter:
         self._text: RoundText | None = None
         self._chars_per_token = CHARS_PER_TOKEN
         self._prefixes: dict[tuple[int, int], str] = {}
+        self._piece_counts: dict[tuple[int, int], int] = {}
 
     def write(self, kind: Kind, lane: int, index: int, isl: int, prefix: int, attempt: int) -> tuple[str, bytes]:
         """Find a text of exactly `isl` tokens."""
@@ -335,6 +352,8 @@ class TextWriter:
         n_lead = len(self._tokenizer.encode(lead, False)) if lead else 0
         end = max(start, text.end_at_or_before(start + round((isl - self._n_special - n_lead) * self._chars_per_token)))
         filler = "" if end > start else "a"
+        summed = (self._n_special if special else 0) + n_lead + self._sum(start, end)
+        end, filler = self._make_up(start, end, filler, isl - summed) or (end, filler)
         for _ in range(12):
             whole = lead + text.between(start, end) + filler
             ids = self._tokenizer.encode(whole, special)
@@ -349,6 +368,15 @@ class TextWriter:
             "Send token ids, or use another text."
         )
 
+    def _sum(self, start: int, end: int) -> int:
+        text = self._filled()
+        total = 0
+        for cut in text.pieces_between(start, end):
+            if cut not in self._piece_counts:
+                self._piece_counts[cut] = len(self._tokenizer.encode(text.between(*cut), False))
+            total += self._piece_counts[cut]
+        return total
+
     def _make_up(self, start: int, end: int, filler: str, missing: int) -> tuple[int, str] | None:
         """Another end, and letters to add there, with which the end of the text counts `missing` tokens more (or fewer)."""
         text = self._filled()
@@ -360,6 +388,11 @@ class TextWriter:
 
         goal = count(end, filler) + missing
         at = max(anchor, text.end_at_or_before(max(start, end + jump)))
+        for _ in range(8):  # words of code and of prose differ in length: come near before going word by word
+            far = goal - count(at, "")
+            if abs(far) < 8:
+                break
+            at = max(anchor, text.end_at_or_before(max(start, at + round(far * self._chars_per_token))))
         while at > anchor and count(at, "") > goal:
             at = max(anchor, text.end_at_or_before(at - 1))
         while (further := count(text.end_after(at), "")) <= goal:

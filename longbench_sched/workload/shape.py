@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from longbench_sched.plan import Sampling
 from longbench_sched.slo import Slo
-from longbench_sched.workload.arrivals import ArrivalProcess, RateStage
+from longbench_sched.workload.arrivals import ArrivalProcess, Burst, Gamma, RateStage
 from longbench_sched.workload.lengths import Lengths
 
 DEFAULT_IDS = (1000, 8000)  # see `prompt.IdWriter` for why
@@ -35,6 +35,12 @@ class ClosedLoad:
         """The most that is in flight."""
         return max(stage.concurrency for stage in self.stages)
 
+    def describe(self) -> str:
+        """`closed loop, 64 in flight`: the mode is always named."""
+        if len(self.stages) == 1:
+            return f"closed loop, {self.concurrency} in flight"
+        return f"closed loop, ramp {' > '.join(str(stage.concurrency) for stage in self.stages)} in flight"
+
 
 @dataclass(frozen=True, slots=True)
 class OpenLoad:
@@ -43,6 +49,17 @@ class OpenLoad:
     process: ArrivalProcess
     stages: tuple[RateStage, ...]
     max_in_flight: int | None = None
+
+    def describe(self) -> str:
+        """`open loop, poisson, 1/s`: the mode is always named."""
+        capped = f", at most {self.max_in_flight} in flight" if self.max_in_flight else ""
+        process = self.process
+        if isinstance(process, Burst):
+            if not self.stages or process.size is None:
+                return f"burst, all at once{capped}"
+            return f"burst, {process.size} every {process.size / self.stages[0].rate_per_s:g} s{capped}"
+        spread = f"gamma, CV {process.cv:g}" if isinstance(process, Gamma) else process.name
+        return f"open loop, {spread}, {' > '.join(f'{stage.rate_per_s:.4g}' for stage in self.stages)}/s{capped}"
 
 
 Load = ClosedLoad | OpenLoad
@@ -69,7 +86,7 @@ class Workload:
     name: str
     title: str
     lanes: tuple[LaneSpec, ...]
-    prompts: str = "prose"  # prose, ids, stdlib, or the path of a text file or folder
+    prompts: str = "synthetic"  # a word of `prompt.SOURCES`, or the path of a text file or folder
     id_range: tuple[int, int] = DEFAULT_IDS  # where `ids` are drawn from, [low, high)
     warmups: int | None = None  # None: one for each place in flight, at most 4
     slo: Slo | None = None

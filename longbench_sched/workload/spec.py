@@ -26,10 +26,10 @@ from longbench_sched.workload import catalogue, strict
 from longbench_sched.workload.arrivals import ArrivalProcess, Burst, Constant, Gamma, Poisson, RateStage
 from longbench_sched.workload.lengths import read_lengths
 from longbench_sched.workload.overrides import MAX_CV, Overrides, apply
+from longbench_sched.workload.prompt import SOURCES
 from longbench_sched.workload.shape import DEFAULT_IDS, ClosedLoad, ConcurrencyStage, LaneSpec, Load, OpenLoad, Workload
 from longbench_sched.workload.strict import Table
 
-PROMPT_WORDS = ("prose", "ids", "stdlib")
 MAX_BYTES = 1 << 20
 _IN_LANE = dict.fromkeys(
     (
@@ -253,8 +253,8 @@ def _read_prompts(table: Table, folder: Path) -> tuple[str, tuple[int, int]]:
         if high - low < 16:
             inner.fail("max_id", f"ids {low}..{high - 1} are too few for prompts that differ. Widen the range.")
     else:
-        source = table.take("prompts", strict.text, "prose")
-    return source if source in PROMPT_WORDS else str(folder / source), (low, high)
+        source = table.take("prompts", strict.text, "synthetic")
+    return source if source in SOURCES else str(folder / source), (low, high)
 
 
 def _read_slo(table: Table | None) -> Slo | None:
