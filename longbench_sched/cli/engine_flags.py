@@ -6,9 +6,8 @@ headers are sent and not stored.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from longbench_sched.errors import UsageError
 from longbench_sched.target import Api, CountMode, Endpoint, Target
@@ -17,14 +16,11 @@ DEFAULT_KEY_ENV = "OPENAI_API_KEY"
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2: token
 
 
-def one_of(value: str, known: Iterable[str], what: str) -> str:
-    """The value if it is known. Raises UsageError that lists the known ones and the likely one."""
-    known = list(known)
-    if value in known:
-        return value
-    close = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
-    hint = f"\nDid you mean {close[0]}?" if close else ""
-    raise UsageError(f"no {what} named {value!r}. Known: {', '.join(known)}.{hint}")
+def one_of(value: str, known: Sequence[str], flag: str) -> str:
+    """The value if the flag knows it. Raises UsageError."""
+    if value not in known:
+        raise UsageError(f"{flag} {value!r} is not known. Known: {', '.join(known)}.")
+    return value
 
 
 def read_headers(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -67,15 +63,14 @@ def read_target(
     api_key: str | None,
 ) -> Target:
     """The engine to be measured. Raises UsageError."""
-    from longbench_sched.engine import ENGINES
+    from longbench_sched.engine import find_engine
 
-    entry = ENGINES[one_of(engine, ENGINES, "engine")]
+    entry = find_engine(engine)
     spoken: Api = entry.apis[0]
     if api is not None:
-        asked = one_of(api, ("completions", "chat", "generate"), "API")
-        if asked not in entry.apis:
-            raise UsageError(f"{entry.name} has no {asked} API here. Known for it: {', '.join(entry.apis)}.")
-        spoken = next(known for known in entry.apis if known == asked)
+        spoken = _api(one_of(api, ("completions", "chat", "generate"), "--api"))
+        if spoken not in entry.apis:
+            raise UsageError(f"--engine {engine} has no --api {api}. Known: {', '.join(entry.apis)}.")
     mode: CountMode = "final" if one_of(count, ("full", "final"), "--count") == "final" else "full"
     return Target(
         engine=entry.name,
@@ -86,3 +81,7 @@ def read_target(
         headers=read_headers(headers),
         api_key=api_key,
     )
+
+
+def _api(word: str) -> Api:
+    return "chat" if word == "chat" else "generate" if word == "generate" else "completions"

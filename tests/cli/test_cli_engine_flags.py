@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from longbench_sched.cli import engine_flags
 from longbench_sched.errors import UsageError
+from longbench_sched.target import Target
 
 
 @pytest.mark.parametrize("line", ["X-Team: a\r\nHost: evil", "X-Team: a\nb", "X-T\ream: a", "X: \0"])
@@ -45,9 +48,30 @@ def test_a_key_with_a_line_break_is_refused_and_not_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_name_that_is_almost_right_is_suggested() -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"engine": "vlm"}, "no engine named 'vlm'. Known: vllm, sglang, trtllm, triton, openai."),
+        ({"engine": "vllm", "api": "generate"}, "--engine vllm has no --api generate. Known: completions, chat."),
+        ({"engine": "vllm", "api": "complete"}, "--api 'complete' is not known. Known: completions, chat, generate."),
+        ({"engine": "vllm", "count": "some"}, "--count 'some' is not known. Known: full, final."),
+        ({"engine": "vllm", "base_url": "gpu7:8000"}, "is not an http:// or https:// address"),
+    ],
+    ids=["engine", "api-of-another-engine", "api", "count", "base-url"],
+)
+def test_a_target_that_does_not_exist_is_refused_with_what_does(flags: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        engine_flags.one_of("vlm", ("vllm", "sglang", "trtllm", "triton", "openai"), "engine")
-    assert str(caught.value) == (
-        "no engine named 'vlm'. Known: vllm, sglang, trtllm, triton, openai.\nDid you mean vllm?"
-    )
+        read(**flags)
+    assert message in str(caught.value)
+
+
+def test_triton_speaks_generate_and_the_others_completions_by_default() -> None:
+    assert [read(engine=name).api for name in ("vllm", "sglang", "trtllm", "openai", "triton")] == [
+        "completions", "completions", "completions", "completions", "generate",
+    ]  # fmt: skip
+
+
+def read(**flags: str) -> Target:
+    """A target from flags, the rest as by default."""
+    given: dict[str, Any] = {"base_url": "http://127.0.0.1:8000", "model": None, "api": None, "count": "full"} | flags
+    return engine_flags.read_target(**given, headers=[], api_key=None)

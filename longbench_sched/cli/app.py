@@ -1,0 +1,94 @@
+"""The front door: the table of commands, and the one place where errors become a line on stderr and an exit code.
+
+`--version` and `--help` answer at once: nothing heavy is imported here, each command imports its rooms when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from longbench_sched import __version__
+from longbench_sched.cli import headline, output, report, run, serve, show, workloads
+from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LongbenchError
+
+app = typer.Typer(
+    name="longbench-sched",
+    help="Which engine, and which scheduler settings, serve my long-context workload best, by how much, and how sure is that?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+app.command("run", epilog=run.EXAMPLES)(run.run)
+app.command("show", epilog=show.EXAMPLES)(show.show)
+app.command("report", epilog=report.EXAMPLES)(report.report)
+app.command("workloads", epilog=workloads.EXAMPLES)(workloads.workloads)
+app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.CONTEXT_SETTINGS)(serve.serve)
+app.command("headline", epilog=headline.EXAMPLES)(headline.headline)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        output.emit(f"longbench-sched {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; give it before the command.")] = False,
+) -> None:
+    """Options of every command."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; returns the exit code (see errors.EXIT_CODES)."""
+    output.prepare_streams()
+    # Wherever it stands, so that it can be added to the end of a line that has just failed.
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        code = app(list(arguments), prog_name="longbench-sched", standalone_mode=False)
+    except LongbenchError as error:
+        return _fail(str(error), error.exit_code, debug)
+    except KeyboardInterrupt:
+        output.say("Interrupted.")
+        return EXIT_INTERRUPTED
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            if debug:
+                raise
+            return _fail(_bug(error), EXIT_USAGE, debug)
+        return _fail(_wrong_usage(error), EXIT_USAGE, debug)
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _fail(message: str, code: int, debug: bool) -> int:
+    if debug:
+        output.say(traceback.format_exc())
+    first, *rest = message.strip().splitlines() or ["failed without a message"]
+    output.say("\n".join([f"Error: {first}", *(f"  {line.strip()}" for line in rest)]))
+    return code
+
+
+def _wrong_usage(error: Any) -> str:
+    """Words of the option parser (typer carries it inside under a private name, so it is known by its shape)."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "longbench-sched"
+    return f"{error.format_message().strip()}\nSee: {command} --help"
+
+
+def _bug(error: Exception) -> str:
+    """An error nobody foresaw: one line that can be reported, without a traceback."""
+    where = traceback.extract_tb(sys.exc_info()[2])[-1]
+    return (
+        f"unexpected {type(error).__name__}: {error} ({where.name}, line {where.lineno}).\n"
+        "This is a defect of longbench-sched. Run the same command with --debug and report what it prints."
+    )

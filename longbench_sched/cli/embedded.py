@@ -1,0 +1,55 @@
+"""The embedded engine as the target of a run: started on a free port, measured like any other, stopped again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longbench_sched.cli.engine_flags import read_target
+from longbench_sched.cli.measure import Measured, Order, measure
+from longbench_sched.engine import find_engine
+from longbench_sched.errors import UsageError
+from longbench_sched.launch.process import EmbeddedOptions, EmbeddedServer
+
+PLAYED = ("vllm", "sglang", "trtllm")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the embedded engine is set up."""
+
+    engine: str
+    gpu: str
+    model: str
+    knobs: tuple[str, ...] = ()  # KNOB=VALUE
+    time_scale: float = 1.0
+
+
+def measure_embedded(order: Order, settings: Settings, *, api: str | None = None, count: str = "full") -> Measured:
+    """Measure the embedded engine. Raises LongbenchError."""
+    if find_engine(settings.engine).name not in PLAYED:
+        raise UsageError(
+            f"the embedded engine does not play {settings.engine}; it plays {', '.join(PLAYED)}. "
+            "Give --base-url to measure a real one."
+        )
+    options = EmbeddedOptions(
+        engine=settings.engine,
+        model=settings.model,
+        gpu=settings.gpu,
+        time_scale=settings.time_scale,
+        flags=engine_flags(settings.knobs),
+    )
+    with EmbeddedServer(options) as server:
+        target = read_target(
+            engine=settings.engine, base_url=server.base_url, model=None, api=api, count=count, headers=(), api_key=None
+        )
+        return measure(order, target)
+
+
+def engine_flags(knobs: Sequence[str]) -> tuple[str, ...]:
+    """`max_num_batched_tokens=2048` as the flag that `serve` takes. Raises UsageError."""
+    for knob in knobs:
+        name, equals, value = knob.partition("=")
+        if not (equals and name.replace("_", "").replace("-", "").isalnum() and value):
+            raise UsageError(f"--sim-set {knob!r} is not KNOB=VALUE. Write for example --sim-set max_num_batched_tokens=2048.")
+    return tuple(f"--{knob.replace('_', '-', knob.partition('=')[0].count('_'))}" for knob in knobs)

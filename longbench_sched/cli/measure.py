@@ -1,0 +1,199 @@
+"""One run from end to end: the rooms joined. Workload -> plan -> load -> journal and Parquet.
+
+The order is that of growing cost: whatever can be wrong with the workload, the folder or the flags is found before the engine is
+asked, and whatever the engine says against the plan before the first measured request.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from longbench_sched.cli import output
+from longbench_sched.cli.engine_answers import EngineAnswers, ask_engine, server_lateness_p99_ms
+from longbench_sched.cli.progress import ProgressLine
+from longbench_sched.cli.provenance import host_facts, versions
+from longbench_sched.engine import make_dialect
+from longbench_sched.engine.dialect import Dialect
+from longbench_sched.load.execute import LoadOptions, LoadResult, Progress, execute
+from longbench_sched.load.timeouts import Timeouts
+from longbench_sched.plan import Plan, compressed
+from longbench_sched.record import StreamRecord
+from longbench_sched.run import ClientHealth, RecordTable, Run, RunMeta, plan_facts
+from longbench_sched.store import catalogue, journal, schema
+from longbench_sched.store.atomic import check_writable
+from longbench_sched.store.parquet import write_run
+from longbench_sched.target import Target
+from longbench_sched.workload.build import build_plan
+from longbench_sched.workload.shape import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How a run is sent and timed."""
+
+    transport: Literal["wire", "http"] = "wire"
+    timestamps: Literal["kernel", "user", "auto"] = "auto"
+    timeouts: Timeouts = Timeouts()
+    ca_file: Path | None = None
+    insecure: bool = False
+    proxy_from_env: bool = False
+    keep_text: bool = False
+    has_preflight: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """All that decides one run but the engine's address."""
+
+    workload: Workload
+    seed: int
+    folder: Path
+    timing: Timing
+    tokenizer: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run and where it lies."""
+
+    run: Run
+    path: Path
+
+
+def measure(order: Order, target: Target) -> Measured:
+    """Measure one workload against one engine and store the run. Raises LongbenchError."""
+    check_writable(order.folder / "probe")
+    dialect = make_dialect(target.engine, target.api, target.count)
+    answers = ask_engine(order, target, dialect)
+    plan = build_plan(order.workload, order.seed, answers.prompts)
+    run_id = catalogue.make_run_id(
+        datetime.now(UTC), target.engine, plan.workload, lambda name: catalogue.is_taken(order.folder, name)
+    )
+    meta = _meta_before(run_id, order, target, dialect, plan, answers)
+    with journal.Journal(order.folder / f"{run_id}{journal.ENDING}", meta) as log:
+        recorder = _Recorder(log, meta)
+        result = _send(order, target, dialect, plan, answers, run_id, recorder)
+        lateness_ms = server_lateness_p99_ms(target.endpoint) if answers.simulated else None
+        run = Run(_meta_after(meta, plan, result, lateness_ms), RecordTable.from_records(recorder.records))
+        path = order.folder / f"{run_id}{schema.ENDING}"
+        write_run(run, path)
+        if log.failure is not None:
+            output.say(f"Warning: {log.failure}. The run itself is stored.")
+        log.remove()
+    return Measured(run, path)
+
+
+def _send(
+    order: Order, target: Target, dialect: Dialect, plan: Plan, answers: EngineAnswers, run_id: str, recorder: _Recorder
+) -> LoadResult:
+    timing = order.timing
+    options = LoadOptions(
+        run_id=run_id,
+        model=answers.model,
+        transport=timing.transport,
+        timestamps=timing.timestamps,
+        timeouts=timing.timeouts,
+        ca_file=timing.ca_file,
+        insecure=timing.insecure,
+        proxy_from_env=timing.proxy_from_env,
+        keep_text=timing.keep_text,
+    )
+    with ProgressLine() as line:
+
+        def on_progress(progress: Progress) -> None:
+            line.update(progress)
+            recorder.note_start(progress)
+
+        return execute(compressed(plan, answers.time_scale), target, dialect, options, recorder.take, on_progress)
+
+
+class _Recorder:
+    """Takes finished requests: into the journal at once, and together for the file at the end."""
+
+    def __init__(self, log: journal.Journal, meta: RunMeta) -> None:
+        self._log = log
+        self._meta = meta
+        self._knows_start = False
+        self.records: list[StreamRecord] = []
+
+    def take(self, record: StreamRecord) -> None:
+        """One finished request."""
+        self.records.append(record)
+        self._log.append(record)
+
+    def note_start(self, progress: Progress) -> None:
+        """Tell the journal when the measured phase began, as soon as that is known: due times count from there."""
+        if self._knows_start or progress.phase == "warmup" or progress.elapsed_s <= 0:
+            return
+        self._knows_start = True
+        self._log.note_meta(replace(self._meta, measured_from_ns=time.monotonic_ns() - round(progress.elapsed_s * 1e9)))
+
+
+def _meta_before(
+    run_id: str, order: Order, target: Target, dialect: Dialect, plan: Plan, answers: EngineAnswers
+) -> RunMeta:
+    """What is known before the first request: the journal begins with it, in case nothing else follows."""
+    wall_ns, mono_ns = time.time_ns(), time.monotonic_ns()
+    return RunMeta(
+        run_id=run_id,
+        started_at=datetime.fromtimestamp(wall_ns / 1e9, UTC).isoformat(timespec="milliseconds"),
+        wall_anchor_ns=wall_ns,
+        mono_anchor_ns=mono_ns,
+        measured_from_ns=mono_ns,
+        measured_to_ns=mono_ns,
+        workload=plan.workload,
+        workload_text=plan.workload_text,
+        seed=plan.seed,
+        digest=plan.digest,
+        plan=plan_facts(plan),
+        target=_target_facts(order, target, dialect, answers),
+        engine_facts=answers.facts,
+        host=host_facts(),
+        versions=versions(),
+        client=ClientHealth(clock="user", cpu_s=0.0, wall_s=0.0),
+        time_scale=answers.time_scale,
+        simulated=answers.simulated,
+        preflight=answers.findings,
+        slo=plan.slo.limits() if plan.slo is not None else {},
+    )
+
+
+def _target_facts(order: Order, target: Target, dialect: Dialect, answers: EngineAnswers) -> dict[str, Any]:
+    timing = order.timing
+    return {
+        "engine": target.engine,
+        "api": target.api,
+        "base_url": target.endpoint.url,
+        "model": answers.model,
+        "count": target.count,
+        "headers": [name for name, _ in target.headers],
+        "has_api_key": target.api_key is not None,
+        "transport": timing.transport,
+        "timestamps": timing.timestamps,
+        "timeouts": timing.timeouts.facts(),
+        "proxy": None,
+        "tls": None if target.endpoint.scheme == "http" else "unchecked" if timing.insecure else "checked",
+        "ca_file": timing.ca_file is not None,
+        "sent_options": dict(dialect.sent_options(order.workload.sampling)),
+    }
+
+
+def _meta_after(meta: RunMeta, plan: Plan, result: LoadResult, lateness_ms: float | None) -> RunMeta:
+    is_complete = result.interrupted is None
+    return replace(
+        meta,
+        wall_anchor_ns=result.wall_anchor_ns,
+        mono_anchor_ns=result.mono_anchor_ns,
+        measured_from_ns=result.measured_from_ns,
+        measured_to_ns=result.measured_to_ns,
+        target={**meta.target, "transport": result.transport, "proxy": result.proxy},
+        client=replace(result.client, server_lateness_p99_ms=lateness_ms),
+        clock=result.clock,
+        complete=is_complete,
+        interrupted=result.interrupted,
+        marks=tuple(dict.fromkeys([*meta.marks, *result.marks, *(() if is_complete else ("interrupted", "incomplete"))])),
+    )

@@ -1,0 +1,33 @@
+"""Stored runs -> summaries -> what is printed and exported: one page for the terminal and for every file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from longbench_sched.cli import output
+from longbench_sched.cli.exports import Export
+
+if TYPE_CHECKING:
+    from longbench_sched.metrics.stat import Summary
+
+
+def summaries_of(names: Sequence[str], folder: str, goodput: Sequence[str] | None) -> list[Summary]:
+    """Read and summarise stored runs. Raises StoreError for one that is missing or damaged."""
+    from longbench_sched.metrics.summary import summarize
+    from longbench_sched.slo import Slo
+    from longbench_sched.store.catalogue import find_run, load_run
+
+    slo = Slo.parse(goodput) if goodput else None
+    return [summarize(load_run(find_run(name, Path(folder))), slo) for name in names]
+
+
+def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = None) -> None:
+    """Print the page for people."""
+    from longbench_sched.report import terminal
+    from longbench_sched.report.page import build_page
+
+    columns, colour = output.columns(sys.stdout), output.wants_colour(sys.stdout)
+    output.emit(terminal.render(build_page(summaries, files), columns=columns, colour=colour))

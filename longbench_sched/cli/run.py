@@ -1,0 +1,223 @@
+"""`run`: measures one workload against one engine, stores every request, and prints the page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LOAD = "What is sent"
+ENGINE = "Which engine"
+EMBEDDED = "The embedded engine (where no --base-url is given)"
+TIMED = "How it is timed"
+LIMITS = "How long to wait"
+RESULT = "What becomes of the result"
+
+EXAMPLES = """
+Examples:
+
+  longbench-sched run smoke
+
+  longbench-sched run smoke --engine sglang --time-scale 6 --export smoke.md --export smoke.csv
+
+  longbench-sched run 30k-500-c64 --engine vllm --base-url http://127.0.0.1:8000 --model NAME
+
+  longbench-sched run 30k-500-r1 --engine vllm --base-url http://gpu7:8000/v1 --goodput ttft:15000 tpot:50
+
+Exit code: 0 fine, 2 wrong usage or file, 4 could not measure, 130 interrupted, 143 terminated. What was measured is stored in
+every case.
+"""
+
+
+def run(
+    workload: Annotated[str, typer.Argument(help="A workload by name (see `workloads`) or the path of a TOML file.")],
+    isl: Annotated[
+        str | None, typer.Option("--isl", help="Prompt tokens instead of the workload's: 30000, 30k, 128Ki.", rich_help_panel=LOAD)
+    ] = None,
+    osl: Annotated[
+        str | None, typer.Option("--osl", help="Output tokens instead of the workload's.", rich_help_panel=LOAD)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", help="Closed loop: so many in flight, always.", rich_help_panel=LOAD)
+    ] = None,
+    request_rate: Annotated[
+        str | None, typer.Option("--request-rate", help="Open loop: so many a second (1, 2.5/s, 30/min).", rich_help_panel=LOAD)
+    ] = None,
+    burstiness: Annotated[
+        float | None,
+        typer.Option("--burstiness", help="Open loop: gamma shape; 1 is Poisson, less is burstier.", rich_help_panel=LOAD),
+    ] = None,
+    max_concurrency: Annotated[
+        int | None,
+        typer.Option("--max-concurrency", help="Open loop: hold sends back above so many in flight.", rich_help_panel=LOAD),
+    ] = None,
+    num_prompts: Annotated[
+        int | None, typer.Option("--num-prompts", help="Measured requests instead of the workload's.", rich_help_panel=LOAD)
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option("--duration", help="Send for so long (60s, 5m) instead of a number.", rich_help_panel=LOAD)
+    ] = None,
+    num_warmups: Annotated[
+        int | None, typer.Option("--num-warmups", help="Requests before the measured ones, never counted.", rich_help_panel=LOAD)
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Another draw of lengths, times and prompts.", rich_help_panel=LOAD)
+    ] = 0,
+    prompts: Annotated[
+        str | None,
+        typer.Option("--prompts", help="Text to take prompts from: prose, ids, stdlib, a file or a folder.", rich_help_panel=LOAD),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option("--tokenizer", help="A local tokenizer.json (or its folder) for exact lengths.", rich_help_panel=LOAD),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="vllm, sglang, trtllm, triton or openai.", rich_help_panel=ENGINE)
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", help="Where it listens, with or without /v1. Without it: embedded.", rich_help_panel=ENGINE),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name it is served under. Default: the first listed.", rich_help_panel=ENGINE)
+    ] = None,
+    api: Annotated[
+        str | None, typer.Option("--api", help="completions (default), chat or generate.", rich_help_panel=ENGINE)
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", help="NAME:VALUE to send; repeatable, not stored.", rich_help_panel=ENGINE)
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option("--api-key-env", help="Variable that holds the key. Default: OPENAI_API_KEY.", rich_help_panel=ENGINE),
+    ] = None,
+    ca_file: Annotated[
+        str | None, typer.Option("--ca-file", help="Trust this certificate (PEM) for https.", rich_help_panel=ENGINE)
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Do not check the certificate at all.", rich_help_panel=ENGINE)
+    ] = False,
+    proxy_from_env: Annotated[
+        bool, typer.Option("--proxy-from-env", help="Go through HTTP_PROXY/HTTPS_PROXY, else ignored.", rich_help_panel=ENGINE)
+    ] = False,
+    gpu: Annotated[str, typer.Option("--gpu", help="Simulated GPU.", rich_help_panel=EMBEDDED)] = "H200",
+    sim_model: Annotated[
+        str, typer.Option("--sim-model", help="Simulated model.", rich_help_panel=EMBEDDED)
+    ] = "Qwen2.5-Coder-7B-Instruct",
+    sim_set: Annotated[
+        list[str] | None,
+        typer.Option("--sim-set", help="Scheduler setting KNOB=VALUE; repeatable.", rich_help_panel=EMBEDDED),
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option("--time-scale", help="Clock compressed so many times; reports are in engine time.", rich_help_panel=EMBEDDED)
+    ] = 1.0,
+    transport: Annotated[
+        str, typer.Option("--transport", help="wire (stamps first, parses later) or http (proxies).", rich_help_panel=TIMED)
+    ] = "wire",
+    timestamps: Annotated[
+        str, typer.Option("--timestamps", help="Whose stamps: kernel, user, or auto (kernel if it can).", rich_help_panel=TIMED)
+    ] = "auto",
+    count: Annotated[
+        str, typer.Option("--count", help="Token counts in every chunk (full) or at the end (final).", rich_help_panel=TIMED)
+    ] = "full",
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="Skip the check requests; limits are then not known.", rich_help_panel=TIMED)
+    ] = False,
+    timeout_connect: Annotated[
+        str, typer.Option("--timeout-connect", help="To open a connection.", rich_help_panel=LIMITS)
+    ] = "10s",
+    timeout_first_token: Annotated[
+        str, typer.Option("--timeout-first-token", help="From sending to the first token.", rich_help_panel=LIMITS)
+    ] = "30m",
+    timeout_idle: Annotated[
+        str, typer.Option("--timeout-idle", help="Between bytes once tokens flow.", rich_help_panel=LIMITS)
+    ] = "120s",
+    timeout_total: Annotated[
+        str | None, typer.Option("--timeout-total", help="For a whole request. Default: no limit.", rich_help_panel=LIMITS)
+    ] = None,
+    output_dir: Annotated[
+        str, typer.Option("--output-dir", help="Folder for <run_id>.parquet.", rich_help_panel=RESULT)
+    ] = "results",
+    export: Annotated[
+        list[str] | None,
+        typer.Option("--export", help="Also write .md .csv .json .parquet .txt; - is stdout; repeatable.", rich_help_panel=RESULT),
+    ] = None,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option("--goodput", help="Limits in ms that a good request meets: ttft:3000 tpot:50.", rich_help_panel=RESULT),
+    ] = None,
+    min_success: Annotated[
+        float, typer.Option("--min-success", help="Exit 4 where a smaller share succeeded.", rich_help_panel=RESULT)
+    ] = 0.95,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 4 where the server counted other prompt lengths.", rich_help_panel=RESULT)
+    ] = False,
+    keep_text: Annotated[
+        bool, typer.Option("--keep-text", help="Store the generated text as well.", rich_help_panel=RESULT)
+    ] = False,
+) -> int:
+    """How fast does this engine serve this workload? Measures, stores every request, prints the numbers."""
+    from longbench_sched.cli import embedded
+    from longbench_sched.cli.conclude import conclude
+    from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target
+    from longbench_sched.cli.exports import open_exports
+    from longbench_sched.cli.measure import Order, Timing, measure
+    from longbench_sched.load.timeouts import Timeouts
+    from longbench_sched.quantity import duration_s
+    from longbench_sched.slo import Slo
+    from longbench_sched.workload.spec import Overrides, load_workload
+
+    overrides = Overrides(
+        isl=isl,
+        osl=osl,
+        concurrency=concurrency,
+        num_prompts=num_prompts,
+        request_rate=request_rate,
+        burstiness=burstiness,
+        max_concurrency=max_concurrency,
+        duration=duration,
+        num_warmups=num_warmups,
+        prompts=prompts,
+        slo=Slo.parse(goodput) if goodput else None,
+    )
+    timeouts = Timeouts(
+        connect_s=duration_s(timeout_connect, "--timeout-connect"),
+        first_token_s=duration_s(timeout_first_token, "--timeout-first-token"),
+        idle_s=duration_s(timeout_idle, "--timeout-idle"),
+        total_s=None if timeout_total is None else duration_s(timeout_total, "--timeout-total"),
+    )
+    order = Order(
+        workload=load_workload(workload, overrides),
+        seed=seed,
+        folder=Path(output_dir),
+        timing=Timing(
+            transport="http" if one_of(transport, ("wire", "http"), "--transport") == "http" else "wire",
+            timestamps=read_timestamps(timestamps),
+            timeouts=timeouts,
+            ca_file=None if ca_file is None else Path(ca_file),
+            insecure=insecure,
+            proxy_from_env=proxy_from_env,
+            keep_text=keep_text,
+            has_preflight=not no_preflight,
+        ),
+        tokenizer=None if tokenizer is None else Path(tokenizer),
+    )
+    check_share(min_success)
+    with open_exports(export or []) as exports:
+        if base_url is None:
+            settings = embedded.Settings(engine or "vllm", gpu, sim_model, tuple(sim_set or ()), time_scale)
+            measured = embedded.measure_embedded(order, settings, api=api, count=count)
+        else:
+            target = read_target(
+                engine=engine,
+                base_url=base_url,
+                model=model,
+                api=api,
+                count=count,
+                headers=header or [],
+                api_key=read_api_key(api_key_env, os.environ),
+            )
+            measured = measure(order, target)
+        return conclude(measured, exports, min_success=min_success, strict=strict)

@@ -1,0 +1,32 @@
+"""`show`: prints stored runs again, several of them in one table."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """
+Examples:
+
+  longbench-sched show latest
+
+  longbench-sched show results/2026-11-30T1012-vllm-smoke.parquet --goodput ttft:1000
+
+  longbench-sched show RUN RUN RUN
+"""
+
+
+def show(
+    runs: Annotated[list[str], typer.Argument(help="Paths, run ids (or their beginnings), or `latest`.")],
+    results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by id.")] = "results",
+    goodput: Annotated[
+        list[str] | None, typer.Option("--goodput", help="Other limits, in ms, than the run had: ttft:3000 tpot:50.")
+    ] = None,
+) -> int:
+    """What did this run measure? Prints it again from the stored file; recovers a run that was killed."""
+    from longbench_sched.cli import pages
+    from longbench_sched.errors import EXIT_OK
+
+    pages.print_page(pages.summaries_of(runs, results, goodput))
+    return EXIT_OK
