@@ -9,6 +9,7 @@ on requests in flight, the tool itself) stands in the record as `slot - due` and
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from longbench_sched.load.clock import Clock
@@ -42,6 +43,8 @@ class Driver:
 
     async def run(self, plan: Plan, start_ns: int) -> None:
         """Send the measured requests; returns when the last one has ended. Due times count from `start_ns`."""
+        if self.is_stopped:  # during the warm-ups
+            return
         await asyncio.gather(*(self._run_lane(lane, start_ns) for lane in plan.lanes))
 
     async def _run_lane(self, lane: Lane, start_ns: int) -> None:
@@ -162,14 +165,13 @@ class _Places:
     """The places in flight of a capped open loop, given out in order of arrival, each with the instant at which it was free."""
 
     def __init__(self, n: int) -> None:
-        self._n_free = n
+        self._free_from = deque([0] * n)  # one entry a free place: the instant from which it was free
         self._waiting: list[asyncio.Future[int | None]] = []
 
     async def take(self, due_ns: int) -> int | None:
         """A place: the instant from which it was free, or the due time if that is later. None: there will be none."""
-        if self._n_free:
-            self._n_free -= 1
-            return due_ns
+        if self._free_from:
+            return max(self._free_from.popleft(), due_ns)
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         freed_ns = await future
@@ -182,7 +184,7 @@ class _Places:
             if not future.done():
                 future.set_result(freed_ns)
                 return
-        self._n_free += 1
+        self._free_from.append(freed_ns)
 
     def give_up(self) -> None:
         """Send whoever waits away."""
