@@ -21,7 +21,8 @@ def conclude(measured: Measured, exports: Sequence[Export], *, min_success: floa
     files = {"Stored": str(measured.path)} | {f"Export {export.format}": export.name for export in exports if export.file}
     if not uses_stdout([export.name for export in exports]):
         pages.print_page([summary], files)
-    pages.write_exports([summary], exports)
+    if exports:
+        pages.write_exports([summary], exports)
     return verdict(summary, min_success=min_success, strict=strict)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.target import Api, CountMode, Endpoint, Target
@@ -85,3 +86,9 @@ def read_target(
 
 def _api(word: str) -> Api:
     return "chat" if word == "chat" else "generate" if word == "generate" else "completions"
+
+
+def read_timestamps(word: str) -> Literal["kernel", "user", "auto"]:
+    """Whose stamps are taken. Raises UsageError."""
+    one_of(word, ("kernel", "user", "auto"), "--timestamps")
+    return "kernel" if word == "kernel" else "user" if word == "user" else "auto"

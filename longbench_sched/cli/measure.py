@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from longbench_sched.cli import output
-from longbench_sched.cli.engine_answers import EngineAnswers, ask_engine, server_lateness_p99_ms
+from longbench_sched.cli import engine_answers, output
 from longbench_sched.cli.progress import ProgressLine
 from longbench_sched.cli.provenance import host_facts, versions
 from longbench_sched.engine import make_dialect
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.load.execute import LoadOptions, LoadResult, Progress, execute
+from longbench_sched.load.probe import Preflight, check_context
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.plan import Plan, compressed
 from longbench_sched.record import StreamRecord
@@ -67,18 +67,31 @@ class Measured:
 def measure(order: Order, target: Target) -> Measured:
     """Measure one workload against one engine and store the run. Raises LongbenchError."""
     check_writable(order.folder / "probe")
+    timing = order.timing
     dialect = make_dialect(target.engine, target.api, target.count)
-    answers = ask_engine(order, target, dialect)
-    plan = build_plan(order.workload, order.seed, answers.prompts)
+    options = engine_answers.probe_options(
+        target,
+        ca_file=timing.ca_file,
+        insecure=timing.insecure,
+        proxy_from_env=timing.proxy_from_env,
+        connect_s=timing.timeouts.connect_s,
+    )
+    preflight = engine_answers.ask_engine(target, options, must_answer=timing.has_preflight)
+    with engine_answers.prompt_maker(
+        target, dialect, preflight, options, order.workload.prompts, order.tokenizer
+    ) as prompts:
+        plan = build_plan(order.workload, order.seed, prompts)
+    longest = max(plan.requests, key=lambda request: request.isl + request.osl)
+    check_context(preflight, target.engine, longest.isl, longest.osl)
     run_id = catalogue.make_run_id(
         datetime.now(UTC), target.engine, plan.workload, lambda name: catalogue.is_taken(order.folder, name)
     )
-    meta = _meta_before(run_id, order, target, dialect, plan, answers)
+    meta = _meta_before(run_id, order, target, dialect, plan, preflight)
     with journal.Journal(order.folder / f"{run_id}{journal.ENDING}", meta) as log:
         recorder = _Recorder(log, meta)
-        result = _send(order, target, dialect, plan, answers, run_id, recorder)
-        lateness_ms = server_lateness_p99_ms(target.endpoint) if answers.simulated else None
-        run = Run(_meta_after(meta, plan, result, lateness_ms), RecordTable.from_records(recorder.records))
+        result = _send(order, target, dialect, plan, preflight, run_id, recorder)
+        lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
+        run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
         path = order.folder / f"{run_id}{schema.ENDING}"
         write_run(run, path)
         if log.failure is not None:
@@ -88,12 +101,12 @@ def measure(order: Order, target: Target) -> Measured:
 
 
 def _send(
-    order: Order, target: Target, dialect: Dialect, plan: Plan, answers: EngineAnswers, run_id: str, recorder: _Recorder
+    order: Order, target: Target, dialect: Dialect, plan: Plan, preflight: Preflight, run_id: str, recorder: _Recorder
 ) -> LoadResult:
     timing = order.timing
     options = LoadOptions(
         run_id=run_id,
-        model=answers.model,
+        model=preflight.model,
         transport=timing.transport,
         timestamps=timing.timestamps,
         timeouts=timing.timeouts,
@@ -108,7 +121,7 @@ def _send(
             line.update(progress)
             recorder.note_start(progress)
 
-        return execute(compressed(plan, answers.time_scale), target, dialect, options, recorder.take, on_progress)
+        return execute(compressed(plan, preflight.time_scale), target, dialect, options, recorder.take, on_progress)
 
 
 class _Recorder:
@@ -134,7 +147,7 @@ class _Recorder:
 
 
 def _meta_before(
-    run_id: str, order: Order, target: Target, dialect: Dialect, plan: Plan, answers: EngineAnswers
+    run_id: str, order: Order, target: Target, dialect: Dialect, plan: Plan, preflight: Preflight
 ) -> RunMeta:
     """What is known before the first request: the journal begins with it, in case nothing else follows."""
     wall_ns, mono_ns = time.time_ns(), time.monotonic_ns()
@@ -150,25 +163,25 @@ def _meta_before(
         seed=plan.seed,
         digest=plan.digest,
         plan=plan_facts(plan),
-        target=_target_facts(order, target, dialect, answers),
-        engine_facts=answers.facts,
+        target=_target_facts(order, target, dialect, preflight),
+        engine_facts=engine_answers.engine_facts(preflight),
         host=host_facts(),
         versions=versions(),
         client=ClientHealth(clock="user", cpu_s=0.0, wall_s=0.0),
-        time_scale=answers.time_scale,
-        simulated=answers.simulated,
-        preflight=answers.findings,
+        time_scale=preflight.time_scale,
+        simulated=preflight.is_simulated,
+        preflight=preflight.findings,
         slo=plan.slo.limits() if plan.slo is not None else {},
     )
 
 
-def _target_facts(order: Order, target: Target, dialect: Dialect, answers: EngineAnswers) -> dict[str, Any]:
+def _target_facts(order: Order, target: Target, dialect: Dialect, preflight: Preflight) -> dict[str, Any]:
     timing = order.timing
     return {
         "engine": target.engine,
         "api": target.api,
         "base_url": target.endpoint.url,
-        "model": answers.model,
+        "model": preflight.model,
         "count": target.count,
         "headers": [name for name, _ in target.headers],
         "has_api_key": target.api_key is not None,
@@ -182,7 +195,7 @@ def _target_facts(order: Order, target: Target, dialect: Dialect, answers: Engin
     }
 
 
-def _meta_after(meta: RunMeta, plan: Plan, result: LoadResult, lateness_ms: float | None) -> RunMeta:
+def _meta_after(meta: RunMeta, result: LoadResult, lateness_ms: float | None) -> RunMeta:
     is_complete = result.interrupted is None
     return replace(
         meta,

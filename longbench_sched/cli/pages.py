@@ -31,3 +31,8 @@ def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = N
 
     columns, colour = output.columns(sys.stdout), output.wants_colour(sys.stdout)
     output.emit(terminal.render(build_page(summaries, files), columns=columns, colour=colour))
+
+
+def write_exports(summaries: Sequence[Summary], exports: Sequence[Export]) -> None:
+    """Write the summaries to every opened place in its format. Raises StoreError."""
+    raise NotImplementedError

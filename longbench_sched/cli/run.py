@@ -160,10 +160,11 @@ def run(
 ) -> int:
     """How fast does this engine serve this workload? Measures, stores every request, prints the numbers."""
     from longbench_sched.cli import embedded
-    from longbench_sched.cli.conclude import conclude
-    from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target
+    from longbench_sched.cli.conclude import check_share, conclude
+    from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target, read_timestamps
     from longbench_sched.cli.exports import open_exports
     from longbench_sched.cli.measure import Order, Timing, measure
+    from longbench_sched.errors import UsageError
     from longbench_sched.load.timeouts import Timeouts
     from longbench_sched.quantity import duration_s
     from longbench_sched.slo import Slo
@@ -210,6 +211,8 @@ def run(
             settings = embedded.Settings(engine or "vllm", gpu, sim_model, tuple(sim_set or ()), time_scale)
             measured = embedded.measure_embedded(order, settings, api=api, count=count)
         else:
+            if engine is None:
+                raise UsageError("--base-url needs --engine: vllm, sglang, trtllm, triton or openai says how to talk to it.")
             target = read_target(
                 engine=engine,
                 base_url=base_url,
