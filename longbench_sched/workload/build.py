@@ -1,26 +1,27 @@
 """Workload and seed in, Plan out: lengths, due times and prompts, all decided before anything is sent.
 
 The same workload, seed and prompt maker give the same plan on any machine; `Plan.digest` proves it. With token ids and no
-tokenizer nothing else enters. With a tokenizer the prompts depend on it too; `extra["schedule_digest"]`, over lengths, due
-times and loops alone, is then what two plans for different engines have in common.
+tokenizer nothing else enters. With a tokenizer the prompts depend on it too; `extra["schedule_digest"]` is then what plans
+for different engines have in common.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import struct
 import sys
-from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from longbench_sched.errors import WorkloadError
 from longbench_sched.plan import ClosedLoop, ConcurrencyStep, Lane, LengthFacts, Loop, OpenLoop, Plan, Request
 from longbench_sched.workload import exact
 from longbench_sched.workload.arrivals import due_ns, expected_requests, realised
+from longbench_sched.workload.digest import lane_bytes, plan_digest
 from longbench_sched.workload.lengths import Lengths, mean_of
-from longbench_sched.workload.prompt import PromptKey, PromptMaker, Prompts, open_prompts
+from longbench_sched.workload.prompt import PromptMaker, Prompts, open_prompts
 from longbench_sched.workload.shape import ClosedLoad, LaneSpec, OpenLoad, Workload
+from longbench_sched.workload.writer import Extent, PromptKey
 
 MAX_PLAN_TOKENS = 1 << 28  # 1 GiB of token ids
 MAX_PLAN_REQUESTS = 1 << 20
@@ -35,22 +36,26 @@ _FASTEST_REQUEST_S = 0.02
 _MAX_AHEAD_TOKENS = 1 << 23
 
 
-class _LanePlan:
-    """Lengths and due times of one lane, before its prompts are written."""
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """One lane with its lengths and due times, before its prompts are written."""
 
-    def __init__(self, spec: LaneSpec, seed: int, notes: list[str]) -> None:
-        self.spec = spec
-        n = _count_requests(spec, notes)
-        self.isl = spec.isl.draw(exact.rng(seed, "isl", spec.name), n)
-        self.osl = spec.osl.draw(exact.rng(seed, "osl", spec.name), n)
-        self.due: list[int] | None = None
-        if isinstance(spec.load, OpenLoad):
-            self.due = due_ns(spec.load.process, spec.load.stages, exact.rng(seed, "due", spec.name), n)
-        if spec.shared_prefix and min(self.isl) <= spec.shared_prefix:
-            raise WorkloadError(
-                f"lane {spec.name}: shared_prefix is {spec.shared_prefix} but a prompt has {min(self.isl)} tokens. "
-                "Lower shared_prefix, or raise isl."
-            )
+    spec: LaneSpec
+    loop: Loop
+    isl: list[int]
+    osl: list[int]
+    due_ns: list[int] | None
+
+    def schedule(self) -> bytes:
+        """What the digest of the schedule is taken over."""
+        return lane_bytes(self.loop, self.spec.duration_s, self.isl, self.osl, self.due_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Warmup:
+    lane: int
+    isl: int
+    osl: int
 
 
 def build_plan(workload: Workload, seed: int, prompts: PromptMaker, *, cell: str | None = None, repeat: int = 0) -> Plan:
@@ -60,30 +65,31 @@ def build_plan(workload: Workload, seed: int, prompts: PromptMaker, *, cell: str
     The default cell is the load itself, so that two loads never send the same prompt.
     """
     notes = list(workload.notes)
-    lanes = [_LanePlan(spec, seed, notes) for spec in workload.lanes]
-    warmup_sizes = _warmup_sizes(workload, lanes)
-    sizes = [isl for lane in lanes for isl in lane.isl] + [isl for _, isl, _ in warmup_sizes]
-    _check_size(sizes)
-    cell = cell if cell is not None else hashlib.sha256(repr(workload.lanes).encode()).hexdigest()[:16]
+    drafts = [_draft(spec, seed, notes) for spec in workload.lanes]
+    warmups = _warmups(workload, drafts)
+    _check_size(drafts, warmups)
+    schedule = b"".join(draft.schedule() for draft in drafts)
+    schedule_digest = hashlib.sha256(schedule).hexdigest()
+    key = PromptKey(seed, schedule_digest[:16] if cell is None else cell, repeat)
     made = open_prompts(
-        prompts, workload.prompts, workload.id_range, PromptKey(seed, cell, repeat, len(sizes), max(sizes), sum(sizes))
+        prompts,
+        workload.prompts,
+        workload.id_range,
+        key,
+        measured=Extent.of([isl for draft in drafts for isl in draft.isl]),
+        warmup=Extent.of([warmup.isl for warmup in warmups]),
     )
-    built = _build_lanes(workload, lanes, made)
-    n = sum(len(lane.requests) for lane in built)
-    warmups = tuple(
-        Request(n + i, "warmup", -1, made.make("warmup", lane, i, isl), isl, osl, sampling=workload.sampling)
-        for i, (lane, isl, osl) in enumerate(warmup_sizes)
-    )
-    isl = _facts([spec.isl for spec in workload.lanes], [lane.isl for lane in lanes])
-    osl = _facts([spec.osl for spec in workload.lanes], [lane.osl for lane in lanes])
+    lanes = _write_lanes(workload, drafts, made)
+    warmup_requests = _write_warmups(workload, warmups, made, sum(len(lane.requests) for lane in lanes))
+    isl = _facts([draft.spec.isl for draft in drafts], [draft.isl for draft in drafts])
+    osl = _facts([draft.spec.osl for draft in drafts], [draft.osl for draft in drafts])
     notes += [*_nominal_notes("ISL", isl), *_nominal_notes("OSL", osl), *made.source.notes]
-    schedule = _schedule_bytes(built, warmups)
     return Plan(
         workload=workload.name,
         seed=seed,
-        lanes=built,
-        warmups=warmups,
-        digest=_digest(schedule, built, warmups),
+        lanes=lanes,
+        warmups=warmup_requests,
+        digest=plan_digest(schedule, [r for lane in lanes for r in lane.requests] + list(warmup_requests)),
         isl=isl,
         osl=osl,
         slo=workload.slo,
@@ -92,22 +98,39 @@ def build_plan(workload: Workload, seed: int, prompts: PromptMaker, *, cell: str
         warmup_concurrency=max(1, min(len(warmups), MAX_WARMUPS)),
         notes=tuple(notes),
         workload_text=workload.text,
-        extra=_extra(workload, prompts, made, lanes, cell, repeat) | {"schedule_digest": hashlib.sha256(schedule).hexdigest()},
+        extra={
+            "title": workload.title,
+            "prompt_form": prompts.form,
+            "isl_source": made.source.isl_source,
+            "cell": key.cell,
+            "repeat": str(repeat),
+            "schedule_digest": schedule_digest,
+            **({"tokenizer": prompts.tokenizer.name} if prompts.tokenizer else {}),
+            **({"corpus": f"Python {sys.version.split()[0]}"} if made.source.name == "stdlib" else {}),
+            **_arrival_facts(drafts),
+        },
     )
+
+
+def _draft(spec: LaneSpec, seed: int, notes: list[str]) -> _Draft:
+    n = _count_requests(spec, notes)
+    isl = spec.isl.draw(exact.rng(seed, "isl", spec.name), n)
+    osl = spec.osl.draw(exact.rng(seed, "osl", spec.name), n)
+    if spec.shared_prefix and min(isl) <= spec.shared_prefix:
+        raise WorkloadError(
+            f"lane {spec.name}: shared_prefix is {spec.shared_prefix} but a prompt has {min(isl)} tokens. "
+            "Lower shared_prefix, or raise isl."
+        )
+    due = None
+    if isinstance(spec.load, OpenLoad):
+        due = due_ns(spec.load.process, spec.load.stages, exact.rng(seed, "due", spec.name), n)
+    return _Draft(spec, _loop(spec, n), isl, osl, due)
 
 
 def _count_requests(spec: LaneSpec, notes: list[str]) -> int:
     load = spec.load
     if isinstance(load, OpenLoad):
-        offered = None
-        if spec.duration_s is not None and load.stages:
-            offered = expected_requests(load.stages, spec.duration_s)
-            if not offered:
-                raise WorkloadError(
-                    f"lane {spec.name}: no request falls into {spec.duration_s:g} s at that rate. "
-                    "Give a longer duration, or a higher rate."
-                )
-        n = min(x for x in (spec.requests, offered) if x is not None)
+        n = _count_open(spec, load)
     elif spec.requests is not None:
         n = spec.requests
         if n < load.concurrency:
@@ -121,6 +144,19 @@ def _count_requests(spec: LaneSpec, notes: list[str]) -> int:
     return n
 
 
+def _count_open(spec: LaneSpec, load: OpenLoad) -> int:
+    """The requests asked for, or those that the rate offers in the time, whichever are fewer."""
+    offered = None
+    if spec.duration_s is not None and load.stages:
+        offered = expected_requests(load.stages, spec.duration_s)
+        if not offered:
+            raise WorkloadError(
+                f"lane {spec.name}: no request falls into {spec.duration_s:g} s at that rate. "
+                "Give a longer duration, or a higher rate."
+            )
+    return min(n for n in (spec.requests, offered) if n is not None)
+
+
 def _ahead(spec: LaneSpec, load: ClosedLoad, notes: list[str]) -> int:
     """How many prompts to make for a closed loop that only time limits."""
     assert spec.duration_s is not None
@@ -132,42 +168,6 @@ def _ahead(spec: LaneSpec, load: ClosedLoad, notes: list[str]) -> int:
         f"lane {spec.name}: {n} prompts are made for {spec.duration_s:g} s; set max_requests if it ends before its time"
     )
     return n
-
-
-def _warmup_sizes(workload: Workload, lanes: Sequence[_LanePlan]) -> list[tuple[int, int, int]]:
-    """(lane, isl, osl) of each warm-up: as long as the first measured prompts, lane by lane in turn."""
-    n = workload.warmups
-    if n is None:
-        n = min(MAX_WARMUPS, sum(s.load.concurrency if isinstance(s.load, ClosedLoad) else 1 for s in workload.lanes))
-    sizes = []
-    for i in range(n):
-        lane = lanes[i % len(lanes)]
-        k = i // len(lanes) % len(lane.isl)
-        sizes.append((i % len(lanes), lane.isl[k], min(lane.osl[k], WARMUP_OSL)))
-    return sizes
-
-
-def _check_size(sizes: Sequence[int]) -> None:
-    total = sum(sizes)
-    if total > MAX_PLAN_TOKENS:
-        raise WorkloadError(
-            f"the plan would hold {total} prompt tokens, more than the {MAX_PLAN_TOKENS} that fit. "
-            "Lower requests, duration or isl."
-        )
-
-
-def _build_lanes(workload: Workload, lanes: Sequence[_LanePlan], made: Prompts) -> tuple[Lane, ...]:
-    built: list[Lane] = []
-    index = 0
-    for number, lane in enumerate(lanes):
-        spec, requests = lane.spec, []
-        for i, (isl, osl) in enumerate(zip(lane.isl, lane.osl, strict=True)):
-            prompt = made.make("measured", number, i, isl, spec.shared_prefix)
-            due_s = lane.due[i] / 1e9 if lane.due is not None else None
-            requests.append(Request(index, "measured", number, prompt, isl, osl, due_s, workload.sampling))
-            index += 1
-        built.append(Lane(spec.name, _loop(spec, len(requests)), tuple(requests), spec.duration_s))
-    return tuple(built)
 
 
 def _loop(spec: LaneSpec, n: int) -> Loop:
@@ -184,6 +184,51 @@ def _loop(spec: LaneSpec, n: int) -> Loop:
     return OpenLoop(load.process.name, rate, load.max_in_flight)
 
 
+def _warmups(workload: Workload, drafts: Sequence[_Draft]) -> list[_Warmup]:
+    """Warm-ups as long as the first measured prompts, lane by lane in turn; by default one a place in flight, up to 4."""
+    n = workload.warmups
+    if n is None:
+        places = sum(s.load.concurrency if isinstance(s.load, ClosedLoad) else 1 for s in workload.lanes)
+        n = min(MAX_WARMUPS, places)
+    warmups = []
+    for i in range(n):
+        draft = drafts[i % len(drafts)]
+        k = i // len(drafts) % len(draft.isl)
+        warmups.append(_Warmup(i % len(drafts), draft.isl[k], min(draft.osl[k], WARMUP_OSL)))
+    return warmups
+
+
+def _check_size(drafts: Sequence[_Draft], warmups: Sequence[_Warmup]) -> None:
+    total = sum(sum(draft.isl) for draft in drafts) + sum(warmup.isl for warmup in warmups)
+    if total > MAX_PLAN_TOKENS:
+        raise WorkloadError(
+            f"the plan would hold {total} prompt tokens, more than the {MAX_PLAN_TOKENS} that fit. "
+            "Lower requests, duration or isl."
+        )
+
+
+def _write_lanes(workload: Workload, drafts: Sequence[_Draft], made: Prompts) -> tuple[Lane, ...]:
+    lanes: list[Lane] = []
+    index = 0
+    for number, draft in enumerate(drafts):
+        requests: list[Request] = []
+        for i, (isl, osl) in enumerate(zip(draft.isl, draft.osl, strict=True)):
+            prompt = made.make("measured", number, i, isl, draft.spec.shared_prefix)
+            due_s = None if draft.due_ns is None else draft.due_ns[i] / 1e9
+            requests.append(Request(index, "measured", number, prompt, isl, osl, due_s, workload.sampling))
+            index += 1
+        lanes.append(Lane(draft.spec.name, draft.loop, tuple(requests), draft.spec.duration_s))
+    return tuple(lanes)
+
+
+def _write_warmups(workload: Workload, warmups: Sequence[_Warmup], made: Prompts, first: int) -> tuple[Request, ...]:
+    """Warm-ups count on after the measured requests, so that `r0` is the same request however many warm-ups there are."""
+    return tuple(
+        Request(first + i, "warmup", -1, made.make("warmup", w.lane, i, w.isl), w.isl, w.osl, sampling=workload.sampling)
+        for i, w in enumerate(warmups)
+    )
+
+
 def _facts(nominal: Sequence[Lengths], lengths: Sequence[list[int]]) -> LengthFacts:
     """Over all lanes; the nominal mean weighs each lane by its requests."""
     every = [length for lane in lengths for length in lane]
@@ -198,60 +243,12 @@ def _nominal_notes(name: str, facts: LengthFacts) -> list[str]:
     return [f"{name} mean {facts.mean:.0f}, {share * 100:.0f} % vs nominal {facts.nominal_mean:.0f}"]
 
 
-def _extra(
-    workload: Workload, maker: PromptMaker, made: Prompts, lanes: Sequence[_LanePlan], cell: str, repeat: int
-) -> dict[str, str]:
-    extra = {
-        "title": workload.title,
-        "prompt_form": maker.form,
-        "isl_source": made.source.isl_source,
-        "cell": cell,
-        "repeat": str(repeat),
-    }
-    if maker.tokenizer is not None:
-        extra["tokenizer"] = maker.tokenizer.name
-    if made.source.name == "stdlib":
-        extra["corpus"] = f"standard library of Python {sys.version.split()[0]}"
-    for lane in lanes:
-        figures = realised(lane.due) if lane.due is not None else None
+def _arrival_facts(drafts: Sequence[_Draft]) -> dict[str, str]:
+    """Realised rate and CV of the gaps of each open lane, as planned."""
+    facts = {}
+    for draft in drafts:
+        figures = None if draft.due_ns is None else realised(draft.due_ns)
         if figures is not None:
-            extra[f"{lane.spec.name}.realised_rate_per_s"] = f"{figures[0]:.4g}"
-            extra[f"{lane.spec.name}.realised_cv"] = f"{figures[1]:.3g}"
-    return extra
-
-
-def _schedule_bytes(lanes: Sequence[Lane], warmups: Sequence[Request]) -> bytes:
-    """Lengths, due times and loops in one fixed form: little-endian 64-bit numbers, -1 where there is none."""
-    parts: list[bytes] = []
-    for lane in lanes:
-        loop = lane.loop
-        if isinstance(loop, ClosedLoop):
-            words = ["closed", *(f"{_ns(step.from_s)}:{step.concurrency}" for step in loop.steps)]
-        else:
-            words = ["open", loop.process, str(loop.max_in_flight)]
-        parts.append(" ".join(["lane", *words, str(_ns(lane.duration_s))]).encode() + b"\n")
-        parts += [struct.pack("<qqq", r.isl, r.osl, _ns(r.due_s)) for r in lane.requests]
-    parts.append(b"warmups\n")
-    parts += [struct.pack("<qq", r.isl, r.osl) for r in warmups]
-    return b"".join(parts)
-
-
-def _ns(time_s: float | None) -> int:
-    return -1 if time_s is None else round(time_s * 1e9)
-
-
-def _digest(schedule: bytes, lanes: Sequence[Lane], warmups: Sequence[Request]) -> str:
-    digest = hashlib.sha256(schedule)
-    for request in [r for lane in lanes for r in lane.requests] + list(warmups):
-        prompt, sampling = request.prompt, request.sampling
-        raw = prompt.encode() if isinstance(prompt, str) else _little_endian(prompt)
-        digest.update(f"{type(prompt).__name__} {len(raw)} {sampling}\n".encode())
-        digest.update(raw)
-    return digest.hexdigest()
-
-
-def _little_endian(ids: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        ids = array("I", ids)
-        ids.byteswap()
-    return ids.tobytes()
+            facts[f"{draft.spec.name}.realised_rate_per_s"] = f"{figures[0]:.4g}"
+            facts[f"{draft.spec.name}.realised_cv"] = f"{figures[1]:.3g}"
+    return facts

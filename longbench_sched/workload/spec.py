@@ -2,11 +2,8 @@
 
 A file with one lane is flat; one with several has a `[[lane]]` table each:
 
-    title = "..."                       title = "..."
-    isl = 30000                         [[lane]]
-    osl = 500                           name = "decode"
-    concurrency = 64                    isl = 512
-    requests = 256                      ...
+    title = "..."                       title = "..." isl = 30000                         [[lane]] osl = 500
+    name = "decode" concurrency = 64                    isl = 512 requests = 256                      ...
 
 Every key is described in docs/workloads.md.
 """
