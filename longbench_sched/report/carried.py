@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.quantity import significant
-from longbench_sched.report.figures import duration_text, ms_text, percent_text, rate_text
+from longbench_sched.report.figures import duration_text, limit_text, ms_text, percent_text, rate_text
 from longbench_sched.report.headline import SEPARATOR
-from longbench_sched.report.layout import NULL, Line
+from longbench_sched.report.layout import NULL, TIE, Line
 from longbench_sched.report.outcomes import counts_text, outcome_text
 from longbench_sched.report.untrusted import clean
 
 WINDOW_NAMES = {"whole": "whole run", "steady": "steady window"}
 
+_SayWindow = Callable[[Summary, Section], str]
 _SLO_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 
 
 def lines(summary: Summary) -> Iterator[Line]:
     """The labelled lines below the tables of one run."""
     sections = [section for section in (summary.steady, summary.whole) if section is not None]
-    for label, text in (("Throughput", throughput_text), ("Goodput", goodput_text), ("In flight", in_flight_text)):
-        for place, section in enumerate(sections):
-            if words := text(summary, section):
-                yield Line(label if place == 0 else "", f"{words}   ({window_text(section)})")
+    for label, text in _BY_WINDOW:
+        words = [f"{said}   ({window_text(section, label)})" for section in sections if (said := text(summary, section))]
+        yield from _continued(label, words)
+        if label == "Goodput" and words:
+            yield Line("", f"SLO: {slo_text(summary)}")
     if summary.steady is None:
         yield Line("Steady", "no steady window: the load was not near its peak for long enough")
+    yield from _continued("Sends", sends_texts(summary))
     yield Line("Outcomes", outcome_text(summary.outcomes))
     if summary.outcomes.ok != summary.outcomes.attempted:
         yield Line("", counts_text(summary.outcomes))
@@ -36,9 +39,15 @@ def lines(summary: Summary) -> Iterator[Line]:
         yield Line("Marks", SEPARATOR.join(clean(mark) for mark in summary.marks))
 
 
-def window_text(section: Section) -> str:
-    """The window a figure is over, with its length."""
-    return f"{WINDOW_NAMES.get(section.window, section.window)}, {duration_text(section.to_s - section.from_s)}"
+def _continued(label: str, texts: Sequence[str]) -> Iterator[Line]:
+    for place, text in enumerate(texts):
+        yield Line(label if place == 0 else "", text)
+
+
+def window_text(section: Section, label: str = "Throughput") -> str:
+    """The window a figure is over; beside a throughput with its length, since it is a rate over just that interval."""
+    name = WINDOW_NAMES.get(section.window, section.window)
+    return f"{name}, {duration_text(section.to_s - section.from_s)}" if label == "Throughput" else name
 
 
 def throughput_text(summary: Summary, section: Section) -> str:
@@ -48,22 +57,19 @@ def throughput_text(summary: Summary, section: Section) -> str:
 
 
 def goodput_text(summary: Summary, section: Section) -> str:
-    """Good requests a second of all that completed, with the limits they met; nothing without limits."""
-    limits = slo_text(summary)
-    if not limits:
+    """Good requests a second of all that succeeded; nothing without limits."""
+    if not summary.meta.slo:
         return ""
     share = section.rates.get("good_share")
     of = f" of {rate_text(section.rates.get('request_rate'))}"
     good = f", {percent_text(share.value)} good" if share is not None and share.value is not None else ""
-    return f"{rate_text(section.rates.get('goodput'))}{of}{good}   SLO: {limits}"
+    return f"{rate_text(section.rates.get('goodput'))}{of}{good}"
 
 
 def slo_text(summary: Summary) -> str:
     """The limits that make a request good: `TTFT <= 15 s, TPOT <= 50 ms`."""
     return ", ".join(
-        f"{_SLO_NAMES.get(name, clean(name))} <= {duration_text(limit_s)}"
-        for name, limit_s in summary.meta.slo.items()
-        if limit_s
+        f"{_SLO_NAMES.get(name, clean(name))} <= {limit_text(limit_s)}" for name, limit_s in summary.meta.slo.items() if limit_s
     )
 
 
@@ -78,7 +84,7 @@ def client_text(summary: Summary) -> str:
     if client.loop_lag_p99_ms is not None:
         parts.append(f"loop lag p99 {ms_text(client.loop_lag_p99_ms * scale)}")
     if client.wall_s > 0:
-        parts.append(f"{significant(100 * client.cpu_s / client.wall_s, 2)} % of a core")
+        parts.append(f"{significant(100 * client.cpu_s / client.wall_s, 2)}{TIE}% of a core")
     return SEPARATOR.join(parts)
 
 
@@ -95,9 +101,29 @@ def in_flight_text(summary: Summary, section: Section) -> str:
     if not isinstance(means, Mapping) or means.get("mean") is None:
         return ""
     mean, prefill, decode = (_number(means, name) for name in ("mean", "mean_prefill", "mean_decode"))
-    return f"{mean} on average: {prefill} before their first token, {decode} after"
+    return f"mean {mean}: {prefill} in prefill, {decode} in decode"
+
+
+def sends_texts(summary: Summary) -> list[str]:
+    """How well an open loop was kept: rate and irregularity (CV of the gaps) as planned and as achieved."""
+    sends = summary.facts.get("sends")
+    if not isinstance(sends, Mapping) or sends.get("achieved_rate_per_s") is None:
+        return []
+    texts = []
+    for which in ("planned", "achieved"):
+        rate, cv = (_number(sends, f"{which}_{name}") for name in ("rate_per_s", "cv"))
+        texts.append(f"{which} {rate}/s, CV {cv}")
+    held = sends.get("n_held_back")
+    return [SEPARATOR.join(texts), *([f"{held} held back by the in-flight cap"] if held else [])]
 
 
 def _number(values: Mapping[str, object], name: str) -> str:
     value = values.get(name)
     return significant(value) if isinstance(value, int | float) else NULL
+
+
+_BY_WINDOW: tuple[tuple[str, _SayWindow], ...] = (
+    ("Throughput", throughput_text),
+    ("Goodput", goodput_text),
+    ("In flight", in_flight_text),
+)

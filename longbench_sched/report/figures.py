@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from longbench_sched.metrics.stat import Rate, Stat
 from longbench_sched.quantity import compact, significant, time_unit
-from longbench_sched.report.layout import NULL, Column
+from longbench_sched.report.layout import NULL, TIE, Column
 
 P99_MARK = "*"
 P99_NOTE = f"{P99_MARK} p99 of fewer than 100 values: the maximum, or close to it."
@@ -28,7 +28,7 @@ class Scale:
 
     def range(self, low: float | None, high: float | None) -> str:
         """An interval, or `-` if an end is missing."""
-        return NULL if low is None or high is None else f"{self.number(low)} … {self.number(high)}"
+        return NULL if low is None or high is None else f"{self.number(low)}{TIE}…{TIE}{self.number(high)}"
 
 
 def scale_of(unit: str, typical: float | None) -> Scale:
@@ -85,24 +85,30 @@ def value_text(value: float, unit: str) -> str:
         case "1/s" | "req/s":
             return f"{compact(value)}/s"
         case "%":
-            return f"{significant(value)} %"
+            return f"{significant(value)}{TIE}%"
         case "1" | "":
             return compact(value)
         case _:
-            return f"{compact(value)} {unit}"
+            return f"{compact(value)}{TIE}{unit}"
 
 
 def duration_text(seconds: float) -> str:
     """A duration in the unit that suits it: 142 s, 0.3 ms."""
     factor, unit = time_unit(seconds)
-    return f"{significant(seconds * factor)} {unit}"
+    return f"{significant(seconds * factor)}{TIE}{unit}"
+
+
+def limit_text(seconds: float) -> str:
+    """A limit as it was set, without digits that nobody gave: 15 s, 50 ms."""
+    factor, unit = time_unit(seconds)
+    return f"{seconds * factor:.6g}{TIE}{unit}"
 
 
 def ms_text(milliseconds: float) -> str:
     """A lateness, always in ms, so that small ones compare at a glance: 0.4 ms."""
-    return f"{significant(milliseconds, 2)} ms"
+    return f"{significant(milliseconds, 2)}{TIE}ms"
 
 
 def percent_text(share: float) -> str:
     """A share of 1 as a percentage."""
-    return f"{significant(100 * share, 3)} %"
+    return f"{significant(100 * share, 3)}{TIE}%"

@@ -9,29 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from longbench_sched.metrics.stat import Summary
 from longbench_sched.quantity import significant
-from longbench_sched.report.layout import Line
+from longbench_sched.report.figures import limit_text, percent_text
+from longbench_sched.report.layout import TIE, Line
 from longbench_sched.report.untrusted import clean
 from longbench_sched.run import RunMeta
 
-SEPARATOR = " · "
+SEPARATOR = f"{TIE}· "  # a line breaks after the dot, never before it
 DIGEST_DIGITS = 6
 NOMINAL_TOLERANCE = 0.02  # a realised mean further from the nominal one than this is flagged
 
-_MAX_ENGINE_FACTS = 6
+UNKNOWN_SETTINGS = "nothing is known of its settings"
 
-# Settings of an engine that the headline shows, in this order: (names under which engines give them, how they read).
-_SETTINGS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("max_num_batched_tokens", "token_budget", "max_num_tokens"), "token budget {}"),
-    (("chunked_prefill_size", "chunk_size"), "chunk {}"),
-    (("enable_chunked_prefill", "chunked_prefill"), "chunked prefill {}"),
-    (("enable_mixed_chunk", "mixed_chunk"), "mixed chunk {}"),
-    (("schedule_policy", "scheduling_policy", "policy"), "policy {}"),
-    (("max_num_seqs", "max_running_requests", "max_batch_size"), "batch {}"),
-    (("enable_prefix_caching", "prefix_cache", "prefix_caching"), "prefix cache {}"),
-    (("max_model_len", "context_length"), "context {}"),
-    (("tensor_parallel_size", "tp_size", "tp"), "TP {}"),
-    (("gpu",), "{}"),
+# Settings of an engine that the headline shows, in this order: (fact, how it reads, the value that says nothing).
+_SETTINGS: tuple[tuple[str, str, object], ...] = (
+    ("token_budget", "token budget {}", None),
+    ("chunked_prefill", "chunked prefill {}", None),
+    ("mixed_chunk", "mixed chunk {}", None),
+    ("schedule_policy", "policy {}", None),
+    ("prefix_caching", "prefix cache {}", None),
+    ("max_num_seqs", "at most {} at once", None),
+    ("speculative", "speculative {}", None),
+    ("disaggregation", "role {}", None),
+    ("tensor_parallel", "TP {}", 1),
+    ("pipeline_parallel", "PP {}", 1),
+    ("data_parallel", "DP {}", 1),
+    ("stream_interval", "an event every {} tokens", 1),
+    ("kv_dtype", "KV {}", "auto"),
+    ("max_model_len", "context {}", None),
 )
 
 
@@ -53,19 +59,16 @@ def engine_name(meta: RunMeta) -> str:
     return f"{name} {clean(version, 40)}" if version else name
 
 
-def head(meta: RunMeta) -> tuple[Line, ...]:
+def head(summary: Summary) -> tuple[Line, ...]:
     """The lines above the numbers."""
-    first, *more = load_lines(meta)
-    lines = [Line(clean(meta.workload), first), *(Line("", line) for line in more)]
-    lines.append(Line("", SEPARATOR.join([*length_texts(meta.plan), f"plan {clean(meta.digest)[:DIGEST_DIGITS]}"])))
-    lines.append(Line(engine_name(meta), SEPARATOR.join(engine_texts(meta)) or "nothing is known of its settings"))
+    meta = summary.meta
+    lengths = [*length_texts(summary), f"plan {clean(meta.digest)[:DIGEST_DIGITS]}"]
+    first, *more = [*load_lines(meta), SEPARATOR.join(lengths)]
+    lines = [Line(clean(meta.workload, 40), first), *(Line("", line) for line in more)]
+    lines.append(Line(engine_name(meta), SEPARATOR.join(engine_texts(summary)) or UNKNOWN_SETTINGS))
     if meta.time_scale != 1:
-        lines.append(
-            Line(
-                "time",
-                f"engine time: measured times x {meta.time_scale:g}, since the server runs on a clock compressed so much",
-            )
-        )
+        words = f"every time is the engine's: as measured x {meta.time_scale:g}, since its clock is compressed so much"
+        lines.append(Line("clock", words))
     lines += [Line("note", clean(note, 300)) for note in meta.plan.get("notes") or ()]
     return tuple(lines)
 
@@ -97,9 +100,17 @@ def loop_text(lane: Mapping[str, Any]) -> str:
     return words + (f", at most {cap} in flight" if cap else "")
 
 
-def length_texts(plan: Mapping[str, Any]) -> list[str]:
-    """ISL and OSL of the plan: exact, or the realised mean beside the nominal one."""
-    return [f"{name.upper()} {_length_text(plan[name])}" for name in ("isl", "osl") if plan.get(name)]
+def length_texts(summary: Summary) -> list[str]:
+    """ISL and OSL: exact, or the realised mean beside the nominal one; and what the server made of them, if that differs."""
+    plan, texts = summary.meta.plan, []
+    for name, key, words in (("isl", "server", "the server counted {}"), ("osl", "realised", "{} came")):
+        if not plan.get(name):
+            continue
+        came = _mean(summary.facts.get(name), key)
+        asked = _mean(summary.facts.get(name), "asked")
+        differs = came is not None and asked is not None and round(came, 1) != round(asked, 1)
+        texts.append(f"{name.upper()} {_length_text(plan[name])}" + (f", {words.format(f'{came:.6g}')}" if differs else ""))
+    return texts
 
 
 def nominal_deviation(length: Mapping[str, Any]) -> float | None:
@@ -111,30 +122,41 @@ def nominal_deviation(length: Mapping[str, Any]) -> float | None:
     return share if abs(share) > NOMINAL_TOLERANCE else None
 
 
-def engine_texts(meta: RunMeta) -> list[str]:
-    """Model and settings, as far as the server said."""
-    facts = meta.engine_facts
+def engine_texts(summary: Summary) -> list[str]:
+    """Model and settings, as far as the server said, and what its prefix cache gave."""
+    meta, facts = summary.meta, summary.meta.engine_facts
     model = facts.get("model") or meta.target.get("model")
     texts = [clean(model, 60)] if model else []
     if meta.target.get("api") not in (None, "completions"):
         texts.append(f"{clean(meta.target['api'])} API")
-    return texts + settings_texts(facts)[:_MAX_ENGINE_FACTS]
+    texts += settings_texts(facts)
+    cache = summary.facts.get("cache")
+    if isinstance(cache, Mapping) and cache.get("share") is not None:
+        texts.append(f"{percent_text(cache['share'])} of prompts cached")
+    return texts
 
 
 def settings_texts(facts: Mapping[str, Any]) -> list[str]:
     """The engine's settings that decide how it schedules, in a fixed order."""
     texts = []
-    for names, words in _SETTINGS:
-        value = next((facts[name] for name in names if facts.get(name) is not None), None)
-        if value is not None and not isinstance(value, Mapping | list):
-            texts.append(words.format("on" if value is True else "off" if value is False else clean(value, 40)))
+    for name, words, usual in _SETTINGS:
+        value = facts.get(name)
+        if value is not None and value != usual:
+            texts.append(
+                words.format("on" if value is True else "off" if value is False else clean(value, 40)).replace(" ", TIE)
+            )
     return texts
+
+
+def _mean(lengths: object, key: str) -> float | None:
+    spread = lengths.get(key) if isinstance(lengths, Mapping) else None
+    return spread.get("mean") if isinstance(spread, Mapping) else None
 
 
 def _amount(lane: Mapping[str, Any]) -> str:
     duration = lane.get("duration_s")
     requests = lane.get("requests")
-    return f"for {significant(duration)} s, at most {requests} requests" if duration else f"{requests} requests"
+    return f"for {limit_text(duration)}, at most {requests} requests" if duration else f"{requests} requests"
 
 
 def _length_text(length: Mapping[str, Any]) -> str:
@@ -144,5 +166,5 @@ def _length_text(length: Mapping[str, Any]) -> str:
     text = f"mean {round(mean)}" if mean is not None else "mean -"
     if nominal:
         off = nominal_deviation(length)
-        text += f" ({f'{100 * off:+.0f} % vs ' if off is not None else ''}nominal {round(nominal)})"
-    return text + (f", {low} … {high}" if low is not None and high is not None and low != high else "")
+        text += f" ({f'{100 * off:+.0f}{TIE}% vs ' if off is not None else ''}nominal {round(nominal)})"
+    return text + (f", {low}{TIE}…{TIE}{high}" if low is not None and high is not None and low != high else "")

@@ -13,6 +13,7 @@ from typing import Literal
 from longbench_sched.metrics.stat import Summary
 
 NULL = "-"  # a value that is not defined or not known
+TIE = "\u00a0"  # between a number and its unit: no line breaks there; printed as a space
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,5 +70,5 @@ class Page:
     head: tuple[Line, ...]
     blocks: tuple[Table | Lines, ...]
     notices: tuple[Notice, ...]
-    files: tuple[Line, ...]
+    files: tuple[Line, ...]  # what was written, label -> path; also in the last of the blocks
     summaries: Sequence[Summary]

@@ -1,11 +1,11 @@
-"""How requests ended: counts that add up, every cause with one sample, and percentiles that do not forget the failures."""
+"""How requests ended: counts that add up, every cause with one sample, percentiles that remember the failures, warnings."""
 
 from __future__ import annotations
 
 from longbench_sched.metrics.definitions import DISTRIBUTIONS
-from longbench_sched.metrics.stat import Outcomes, ReasonCount, Section, Stat
+from longbench_sched.metrics.stat import Outcomes, ReasonCount, Section, Stat, Summary
 from longbench_sched.report.figures import Scale, scale_of
-from longbench_sched.report.layout import NULL, Column, Table
+from longbench_sched.report.layout import NULL, Column, Notice, Table
 from longbench_sched.report.untrusted import clean
 
 _NOT_OK = ("failed", "timeout", "cancelled", "lost")
@@ -54,8 +54,8 @@ def reasons_table(outcomes: Outcomes) -> Table | None:
         for reason in outcomes.reasons
     ]
     columns = (
-        Column(""),
-        Column("", "left"),
+        Column("n"),
+        Column("status", "left"),
         Column("reason", "left"),
         Column("for example", "left"),
         Column("said", "left", 1),
@@ -81,3 +81,11 @@ def _adjusted_cell(stat: Stat, share: str, scale: Scale) -> str:
     if value is not None:
         return scale.number(value)
     return f"≥ {scale.number(least)}" if least is not None else _UNBOUNDED
+
+
+def notices(summary: Summary) -> tuple[Notice, ...]:
+    """The run's warnings, after the numbers that they cast doubt on."""
+    return tuple(
+        Notice(clean(advice.id), clean(advice.text, 400), clean(advice.cause, 400), clean(advice.next_step, 400))
+        for advice in summary.advice
+    )

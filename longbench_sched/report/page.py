@@ -1,7 +1,7 @@
 """Summaries -> Page: what is said, in which order, and what is left unsaid until it matters.
 
 One run gives its distributions (the whole run and the steady window apart, each named), what it carried, how its requests
-ended, how well the client kept up, then the warnings. Several runs give one table in which each metric is a group of rows, one a
+ended, how well the client kept up, then the warnings. Several runs give one table: each metric is a group of rows, one a
 run.
 """
 
@@ -13,8 +13,8 @@ from longbench_sched.metrics.definitions import DISTRIBUTIONS
 from longbench_sched.metrics.stat import Section, Stat, Summary
 from longbench_sched.report import carried, headline, several
 from longbench_sched.report.figures import P99_NOTE, STAT_COLUMNS, Scale, duration_text, scale_of, stat_cells, typical
-from longbench_sched.report.layout import Column, Line, Lines, Notice, Page, Table
-from longbench_sched.report.outcomes import adjusted_table, reasons_table
+from longbench_sched.report.layout import Column, Line, Lines, Page, Table
+from longbench_sched.report.outcomes import adjusted_table, notices, reasons_table
 from longbench_sched.report.untrusted import clean
 
 HEADLINE_METRICS = ("ttft", "tpot", "itl", "e2e")
@@ -36,25 +36,16 @@ def _single(summary: Summary, files: tuple[Line, ...]) -> Page:
     blocks: list[Table | Lines] = [_headline_table(section) for section in sections]
     blocks += [_lane_table(name, section) for name, section in summary.lanes.items()]
     blocks += [table for table in (adjusted_table(summary.outcomes, summary.whole), reasons_table(summary.outcomes)) if table]
-    blocks.append(Lines(tuple(carried.lines(summary))))
+    blocks.append(Lines((*carried.lines(summary), *files)))
     blocks += [_full_table(section) for section in sections]
     return Page(
         title=headline.title(summary.meta),
         is_simulated=summary.meta.simulated or summary.meta.time_scale != 1,
-        head=headline.head(summary.meta),
+        head=headline.head(summary),
         blocks=tuple(blocks),
         notices=notices(summary),
         files=files,
         summaries=(summary,),
-    )
-
-
-def notices(summary: Summary, label: str = "") -> tuple[Notice, ...]:
-    """The run's warnings, after the numbers that they cast doubt on."""
-    prefix = f"{label}: " if label else ""
-    return tuple(
-        Notice(clean(advice.id), prefix + clean(advice.text, 400), clean(advice.cause, 400), clean(advice.next_step, 400))
-        for advice in summary.advice
     )
 
 

@@ -7,13 +7,14 @@ that moved because the lengths moved says nothing about a scheduler.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from longbench_sched.metrics.definitions import DISTRIBUTIONS
 from longbench_sched.metrics.stat import Section, Stat, Summary
 from longbench_sched.report import carried, headline
 from longbench_sched.report.figures import P99_NOTE, STAT_COLUMNS, duration_text, rate_text, scale_of, stat_cells, typical
 from longbench_sched.report.layout import NULL, Column, Line, Lines, Notice, Page, Table
-from longbench_sched.report.outcomes import outcome_text, reasons_table
+from longbench_sched.report.outcomes import notices, outcome_text, reasons_table
 from longbench_sched.report.untrusted import clean
 
 METRICS = ("ttft", "tpot", "itl", "e2e")
@@ -32,13 +33,13 @@ def build(summaries: Sequence[Summary], files: tuple[Line, ...]) -> Page:
     blocks: list[Table | Lines] = [*_stat_tables(names, summaries, "whole"), *_stat_tables(names, summaries, "steady")]
     blocks.append(_carried_table(names, summaries))
     blocks += [table for name, summary in zip(names, summaries, strict=True) if (table := _reasons(name, summary))]
-    blocks.append(Lines(tuple(_health(names, summaries))))
+    blocks.append(Lines((*_health(names, summaries), *files)))
     return Page(
         title=title,
         is_simulated=any(summary.meta.simulated for summary in summaries),
         head=tuple(_head(names, summaries)),
         blocks=tuple(blocks),
-        notices=tuple(notice for name, summary in zip(names, summaries, strict=True) for notice in _notices(name, summary)),
+        notices=_notices(names, summaries),
         files=files,
         summaries=tuple(summaries),
     )
@@ -63,7 +64,7 @@ def _head(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:
     metas = [summary.meta for summary in summaries]
     loads = [headline.SEPARATOR.join(headline.load_lines(meta)) for meta in metas]
     lengths = [
-        headline.SEPARATOR.join([*headline.length_texts(meta.plan), _digest(summary)])
+        headline.SEPARATOR.join([*headline.length_texts(summary), _digest(summary)])
         for meta, summary in zip(metas, summaries, strict=True)
     ]
     lines: list[Line] = []
@@ -75,12 +76,12 @@ def _head(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:
                 Line(label if place == 0 else "", f"{name}: {text}")
                 for place, (name, text) in enumerate(zip(names, texts, strict=True))
             ]
-    for name, meta in zip(names, metas, strict=True):
+    for name, summary, meta in zip(names, summaries, metas, strict=True):
         engine = headline.engine_name(meta)
-        texts = ([] if engine == name else [engine]) + headline.engine_texts(meta)
+        texts = ([] if engine == name else [engine]) + headline.engine_texts(summary)
         if len({headline.simulated_suffix(other) for other in metas}) > 1 and (suffix := headline.simulated_suffix(meta)):
             texts.append(suffix.strip(" ()"))
-        lines.append(Line(name, headline.SEPARATOR.join(texts) or "nothing is known of its settings"))
+        lines.append(Line(name, headline.SEPARATOR.join(texts) or headline.UNKNOWN_SETTINGS))
     scales = {meta.time_scale for meta in metas}
     if scales != {1.0}:
         lines.append(Line("Time", "engine time: measured times x the clock's factor"))
@@ -164,8 +165,12 @@ def _health(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:
     return lines
 
 
-def _notices(name: str, summary: Summary) -> list[Notice]:
-    return [
-        Notice(clean(advice.id), f"{name}: {clean(advice.text, 400)}", clean(advice.cause, 400), clean(advice.next_step, 400))
-        for advice in summary.advice
-    ]
+def _notices(names: Sequence[str], summaries: Sequence[Summary]) -> tuple[Notice, ...]:
+    """Each warning once, with what was seen in each run that it concerns."""
+    found: dict[str, Notice] = {}
+    for name, summary in zip(names, summaries, strict=True):
+        for notice in notices(summary):
+            text = f"{name}: {notice.text}"
+            before = found.get(notice.id)
+            found[notice.id] = replace(before, text=f"{before.text} {text}") if before else replace(notice, text=text)
+    return tuple(found.values())

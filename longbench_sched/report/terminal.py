@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from longbench_sched.report.layout import Column, Line, Lines, Notice, Page, Table
+from longbench_sched.report.layout import TIE, Column, Line, Lines, Notice, Page, Table
 from longbench_sched.report.untrusted import width
 
 COLUMNS = 80
@@ -37,9 +37,7 @@ def render(page: Page, *, columns: int = COLUMNS, colour: bool = False) -> str:
                 title, *rest = _table(block, columns)
                 parts.append([paint(title, _BOLD), *rest])
     parts += [_notice(notice, columns, paint) for notice in page.notices]
-    if page.files:
-        parts.append(_labelled(page.files, _INDENT, columns))
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    return "\n\n".join("\n".join(part) for part in parts if part).replace(TIE, " ") + "\n"
 
 
 def _labelled(lines: Sequence[Line], indent: str, columns: int) -> list[str]:
@@ -48,7 +46,7 @@ def _labelled(lines: Sequence[Line], indent: str, columns: int) -> list[str]:
     for line in lines:
         hang = indent + " " * label_width + _GAP
         if width(line.label) > label_width:
-            texts.append(indent + line.label)
+            texts.append((indent + line.label)[:columns])
             start = hang
         else:
             start = indent + _pad(line.label, label_width, "left") + _GAP
