@@ -430,6 +430,11 @@ class _Exchange:
         """When the answer ended."""
         return self._slot_ns if self._end_ns is None else self._end_ns
 
+    @property
+    def n_undecoded_bytes(self) -> int:
+        """Memory held by what is not decoded yet."""
+        return self._n_undecoded
+
     def step(self, until_ns: int) -> bool:
         """Decode until that instant; True when `record` costs nothing more."""
         return self._decode(until_ns)
