@@ -18,7 +18,8 @@ MAX_SIZE_LINE_BYTES = 1 << 10
 MAX_TRAILER_BYTES = 64 << 10
 WALK_EVERY_BYTES = 64 << 10
 
-_HEX = frozenset(b"0123456789abcdefABCDEF")
+_HEX_DIGITS = b"0123456789abcdefABCDEF"
+_HEX = frozenset(_HEX_DIGITS)
 _NO_BODY = frozenset({204, 304})
 
 
@@ -55,12 +56,12 @@ def parse_head(raw: bytes | bytearray) -> tuple[ResponseHead, int] | None:
     while True:
         end = raw.find(b"\r\n\r\n", start)
         if end < 0:
-            if len(raw) - start > MAX_HEAD_BYTES:
+            if len(raw) > MAX_HEAD_BYTES:
                 raise FramingError(f"response headers over {MAX_HEAD_BYTES >> 10} KiB", too_large=True)
             if raw[start : start + 5] not in (b"HTTP/"[: len(raw) - start], b"HTTP/"):
                 raise FramingError(f"not an HTTP/1.x answer: it begins with {bytes(raw[start : start + 20])!r}")
             return None
-        if end - start > MAX_HEAD_BYTES:
+        if end > MAX_HEAD_BYTES:  # interim answers count too: there is no end to how many a server may send
             raise FramingError(f"response headers over {MAX_HEAD_BYTES >> 10} KiB", too_large=True)
         head = _read_head(bytes(raw[start:end]))
         start = end + 4
@@ -83,6 +84,8 @@ def _read_head(block: bytes) -> ResponseHead:
     ):
         raise FramingError(f"not an HTTP/1.x status line: {lines[0][:80]!r}")
     status = int(parts[1])
+    if status < 100:
+        raise FramingError(f"not an HTTP status: {lines[0][:80]!r}")
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
@@ -149,10 +152,15 @@ class BodyEnd:
             return self.length
         return None
 
+    def find_now(self, raw: bytearray) -> int | None:
+        """As `find`, but also if bytes that belong to no body follow: for when nothing more comes. Raises FramingError."""
+        return self._walk(raw) if self.chunked else self.find(raw)
+
     @property
     def walked(self) -> int:
         """What lies before this position is of no more use for finding the end."""
-        return self._at
+        # With the CRLF of the last chunk's size line the empty line after it still looks like an end to `find`.
+        return self._at - 2 if self._in_trailer else self._at
 
     def cut(self, n_bytes: int) -> None:
         """Take note that the first bytes of the buffer (at most `walked`; any number of a length-framed body) were removed."""
@@ -213,11 +221,8 @@ class Dechunker:
             end = piece.find(b"\r\n", 0, 18)
             if end > 0:
                 digits = piece[:end]
-                if digits.isalnum():  # no sign, space or underscore, which int() would take
-                    try:
-                        size = int(digits, 16)
-                    except ValueError:
-                        size = 0
+                if not digits.strip(_HEX_DIGITS):  # no sign, underscore or 0x, which int() would take
+                    size = int(digits, 16)
                     if size and end + size + 4 == len(piece) and piece.endswith(b"\r\n"):
                         return piece[end + 2 : -2]
         return self._feed(piece)
