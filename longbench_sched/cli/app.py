@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import typer
 
 from longbench_sched import __version__
 from longbench_sched.cli import headline, output, report, run, serve, show, workloads
-from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LongbenchError
+from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_USAGE, LongbenchError
 
 app = typer.Typer(
     name="longbench-sched",
@@ -40,7 +41,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; give it before the command.")] = False,
 ) -> None:
     """Options of every command."""
@@ -51,9 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     output.prepare_streams()
     # Wherever it stands, so that it can be added to the end of a line that has just failed.
     debug = "--debug" in arguments
-    arguments = [argument for argument in arguments if argument != "--debug"]
+    arguments = spread_goodput([argument for argument in arguments if argument != "--debug"])
     try:
-        code = app(list(arguments), prog_name="longbench-sched", standalone_mode=False)
+        code = app(arguments, prog_name="longbench-sched", standalone_mode=False)
     except LongbenchError as error:
         return _fail(str(error), error.exit_code, debug)
     except KeyboardInterrupt:
@@ -65,9 +68,24 @@ def main(arguments: Sequence[str]) -> int:
         if not hasattr(error, "format_message"):
             if debug:
                 raise
-            return _fail(_bug(error), EXIT_USAGE, debug)
+            return _fail(_bug(error), EXIT_NOT_MEASURED, debug)
+        if not error.format_message():  # no command given: the help has been printed
+            return EXIT_USAGE
         return _fail(_wrong_usage(error), EXIT_USAGE, debug)
     return code if isinstance(code, int) else EXIT_OK
+
+
+def spread_goodput(arguments: Sequence[str]) -> list[str]:
+    """`--goodput ttft:3000 tpot:50`, as today's tools write it, becomes the flag once for each limit."""
+    spread: list[str] = []
+    takes = False
+    for argument in arguments:
+        is_limit = re.fullmatch(r"[a-z0-9]+:[0-9.]+", argument) is not None
+        if takes and is_limit and spread[-1] != "--goodput":
+            spread.append("--goodput")
+        takes = argument == "--goodput" or (takes and is_limit)
+        spread.append(argument)
+    return spread
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

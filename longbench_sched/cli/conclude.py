@@ -10,20 +10,30 @@ from longbench_sched.cli.exports import Export, uses_stdout
 from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_TERMINATED, UsageError
 from longbench_sched.metrics.summary import summarize
 
+MIN_SUCCESS = 0.95
+
 if TYPE_CHECKING:
     from longbench_sched.cli.measure import Measured
     from longbench_sched.metrics.stat import Outcomes, Summary
 
 
-def conclude(measured: Measured, exports: Sequence[Export], *, min_success: float, strict: bool) -> int:
-    """Print and export one run; returns the exit code. The run is stored already, whatever happens here."""
-    summary = summarize(measured.run)
-    files = {"Stored": str(measured.path)} | {f"Export {export.format}": export.name for export in exports if export.file}
+def conclude(
+    measured: Sequence[Measured], exports: Sequence[Export], *, min_success: float = MIN_SUCCESS, strict: bool = False
+) -> int:
+    """Print and export runs; returns the exit code. They are stored already, whatever happens here."""
+    summaries = [summarize(one.run) for one in measured]
+    files = _files([str(one.path) for one in measured], exports)
     if not uses_stdout([export.name for export in exports]):
-        pages.print_page([summary], files)
-    if exports:
-        pages.write_exports([summary], exports)
-    return verdict(summary, min_success=min_success, strict=strict)
+        pages.print_page(summaries, files)
+    pages.write_exports(summaries, exports)
+    codes = [verdict(summary, min_success=min_success, strict=strict) for summary in summaries]
+    return next((code for code in codes if code != EXIT_OK), EXIT_OK)
+
+
+def _files(stored: Sequence[str], exports: Sequence[Export]) -> dict[str, str]:
+    """Label -> path of all that is written."""
+    files = {"Stored" if len(stored) == 1 else f"Stored {place}": path for place, path in enumerate(stored, 1)}
+    return files | {export.format.capitalize(): export.name for export in exports if export.file is not None}
 
 
 def verdict(summary: Summary, *, min_success: float, strict: bool) -> int:

@@ -10,6 +10,9 @@ from longbench_sched.cli.measure import Measured, Order, measure
 from longbench_sched.engine import find_engine
 from longbench_sched.errors import UsageError
 from longbench_sched.launch.process import EmbeddedOptions, EmbeddedServer
+from longbench_sched.sim.flags import read_flags
+from longbench_sched.sim.hardware import find_gpu
+from longbench_sched.sim.models import find_model
 
 PLAYED = ("vllm", "sglang", "trtllm")
 
@@ -18,9 +21,9 @@ PLAYED = ("vllm", "sglang", "trtllm")
 class Settings:
     """How the embedded engine is set up."""
 
-    engine: str
-    gpu: str
-    model: str
+    engine: str = "vllm"
+    gpu: str = "H200"
+    model: str = "Qwen2.5-Coder-7B-Instruct"
     knobs: tuple[str, ...] = ()  # KNOB=VALUE
     time_scale: float = 1.0
 
@@ -32,12 +35,17 @@ def measure_embedded(order: Order, settings: Settings, *, api: str | None = None
             f"the embedded engine does not play {settings.engine}; it plays {', '.join(PLAYED)}. "
             "Give --base-url to measure a real one."
         )
+    flags = engine_flags(settings.knobs)
+    # Asked here as well, where a mistake is one line and wrong usage; the child would only be seen to end.
+    read_flags(settings.engine, flags)
+    find_gpu(settings.gpu)
+    find_model(settings.model)
     options = EmbeddedOptions(
         engine=settings.engine,
         model=settings.model,
         gpu=settings.gpu,
         time_scale=settings.time_scale,
-        flags=engine_flags(settings.knobs),
+        flags=flags,
     )
     with EmbeddedServer(options) as server:
         target = read_target(
@@ -52,4 +60,4 @@ def engine_flags(knobs: Sequence[str]) -> tuple[str, ...]:
         name, equals, value = knob.partition("=")
         if not (equals and name.replace("_", "").replace("-", "").isalnum() and value):
             raise UsageError(f"--sim-set {knob!r} is not KNOB=VALUE. Write for example --sim-set max_num_batched_tokens=2048.")
-    return tuple(f"--{knob.replace('_', '-', knob.partition('=')[0].count('_'))}" for knob in knobs)
+    return tuple(f"--{knob}" for knob in knobs)

@@ -29,7 +29,7 @@ def probe_options(
 
 
 def ask_engine(target: Target, options: ProbeOptions, *, must_answer: bool) -> Preflight:
-    """Ask the engine who it is. Without `must_answer` (--no-preflight) the run goes on whatever it says, or if it says nothing."""
+    """Ask the engine who it is. Without `must_answer` (--no-preflight) the run goes on whatever it says."""
     try:
         return probe(target, options)
     except TargetError:

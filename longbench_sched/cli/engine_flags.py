@@ -1,7 +1,7 @@
 """Flags that say which engine, where, and with which headers: read once, refused with a remedy.
 
-The key for the API comes from the environment, never from the command line or a file, and is sent to no embedded engine. Values of
-headers are sent and not stored.
+The key for the API comes from the environment, never from the command line or a file, and is sent to no embedded engine.
+Values of headers are sent and not stored.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Files that a result is exported to: format from the suffix, opened before anything is measured.
 
-A run of an hour must not end in "no such folder". A file is opened without touching what it holds; its old content goes only when
-the new one is there to replace it, and a file made by us is removed again if there is nothing to put into it.
+A run of an hour must not end in "no such folder". A file is opened without touching what it holds; its old content goes only
+when the new one is there to replace it, and a file made by us is removed again if there is nothing to put into it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -30,25 +30,23 @@ class Export:
     is_new: bool = False
     is_written: bool = False
 
-    @property
-    def path(self) -> Path:
-        """The file, for a writer that wants a path."""
-        return Path(self.name)
-
-    def write(self, text: str) -> None:
-        """Replace what the file holds by this text. Raises StoreError (disk full)."""
+    def write(self, content: str | bytes) -> None:
+        """Replace what the file holds by this. Raises StoreError (disk full)."""
         if self.file is None:
-            output.emit(text)
+            assert isinstance(content, str)  # a format in bytes is refused for stdout
+            output.emit(content)
             return
         try:
-            if self.path.is_file():
+            if Path(self.name).is_file():
                 self.file.truncate(0)
             # Unbuffered: a disk that is full says so here and not a second time when the file is closed.
-            rest = memoryview(text.encode())
+            rest = memoryview(content.encode() if isinstance(content, str) else content)
             while rest:
                 rest = rest[self.file.write(rest) :]
         except OSError as error:
-            raise StoreError(f"cannot write {self.name}: {error.strerror}. The run itself is stored; see `show latest`.") from None
+            raise StoreError(
+                f"cannot write {self.name}: {error.strerror}. The run itself is stored; see `show latest`."
+            ) from None
         self.is_written = True
 
 
@@ -60,14 +58,17 @@ def uses_stdout(names: Sequence[str]) -> bool:
 @contextmanager
 def open_exports(names: Sequence[str]) -> Iterator[list[Export]]:
     """Open every file now. Raises UsageError for an unknown suffix and StoreError for a file that cannot be written."""
-    exports: list[Export] = []
+    with ExitStack() as opened:
+        yield [opened.enter_context(_opened(name)) for name in names]
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[Export]:
+    export = _open(name)
     try:
-        for name in names:
-            exports.append(_open(name))
-        yield exports
+        yield export
     finally:
-        for export in exports:
-            _close(export)
+        _close(export)
 
 
 def _open(name: str) -> Export:
@@ -89,7 +90,7 @@ def _close(export: Export) -> None:
         return
     export.file.close()
     if export.is_new and not export.is_written:
-        export.path.unlink(missing_ok=True)
+        Path(export.name).unlink(missing_ok=True)
 
 
 def _is_stdout(name: str) -> bool:

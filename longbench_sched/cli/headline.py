@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,12 @@ Examples:
 """
 
 WORKLOAD = "30k-500-c64"
+# TensorRT-LLM starts without chunked prefill and then refuses a prompt that is longer than its token budget, 8192.
+SCHEDULERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("vllm", ()),
+    ("sglang", ()),
+    ("trtllm", ("enable_chunked_prefill=true",)),
+)
 
 
 def headline(
@@ -27,4 +34,24 @@ def headline(
     ] = None,
 ) -> int:
     """What does the main workload look like under each scheduler? Runs it on the embedded engine, without a GPU."""
-    raise NotImplementedError
+    from longbench_sched.cli import output
+    from longbench_sched.cli.conclude import conclude
+    from longbench_sched.cli.embedded import Settings, measure_embedded
+    from longbench_sched.cli.exports import open_exports
+    from longbench_sched.cli.measure import Measured, Order, Timing
+    from longbench_sched.store.atomic import check_writable
+    from longbench_sched.workload.spec import Overrides, load_workload
+
+    folder = Path(output_dir)
+    check_writable(folder / "headline")
+    order = Order(load_workload(WORKLOAD, Overrides(num_prompts=num_prompts)), seed=0, folder=folder, timing=Timing())
+    with open_exports(export or [str(folder / "headline.md"), str(folder / "headline.csv")]) as exports:
+        measured: list[Measured] = []
+        for number, (engine, knobs) in enumerate(SCHEDULERS, 1):
+            with_knobs = f", with {' '.join(knobs)} (its default refuses a 30K prompt)" if knobs else ""
+            output.say(f"{number}/{len(SCHEDULERS)} {engine}: {WORKLOAD}, {num_prompts} requests{with_knobs}")
+            settings = Settings(engine=engine, knobs=knobs, time_scale=time_scale)
+            measured.append(measure_embedded(order, settings))
+            if measured[-1].run.meta.interrupted is not None:
+                break
+        return conclude(measured, exports)

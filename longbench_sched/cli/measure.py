@@ -1,13 +1,13 @@
 """One run from end to end: the rooms joined. Workload -> plan -> load -> journal and Parquet.
 
-The order is that of growing cost: whatever can be wrong with the workload, the folder or the flags is found before the engine is
-asked, and whatever the engine says against the plan before the first measured request.
+The order is that of growing cost: whatever can be wrong with the workload, the folder or the flags is found before the engine
+is asked, and whatever the engine says against the plan before the first measured request.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,8 @@ from longbench_sched.cli.provenance import host_facts, versions
 from longbench_sched.engine import make_dialect
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.load.execute import LoadOptions, LoadResult, Progress, execute
-from longbench_sched.load.probe import Preflight, check_context
+from longbench_sched.load.probe import Preflight, ProbeOptions, check_context
+from longbench_sched.load.rehearsal import choose_request, rehearse
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.plan import Plan, compressed
 from longbench_sched.record import StreamRecord
@@ -37,7 +38,7 @@ class Timing:
 
     transport: Literal["wire", "http"] = "wire"
     timestamps: Literal["kernel", "user", "auto"] = "auto"
-    timeouts: Timeouts = Timeouts()
+    timeouts: Timeouts = field(default_factory=Timeouts)
     ca_file: Path | None = None
     insecure: bool = False
     proxy_from_env: bool = False
@@ -77,12 +78,9 @@ def measure(order: Order, target: Target) -> Measured:
         connect_s=timing.timeouts.connect_s,
     )
     preflight = engine_answers.ask_engine(target, options, must_answer=timing.has_preflight)
-    with engine_answers.prompt_maker(
-        target, dialect, preflight, options, order.workload.prompts, order.tokenizer
-    ) as prompts:
+    with engine_answers.prompt_maker(target, dialect, preflight, options, order.workload.prompts, order.tokenizer) as prompts:
         plan = build_plan(order.workload, order.seed, prompts)
-    longest = max(plan.requests, key=lambda request: request.isl + request.osl)
-    check_context(preflight, target.engine, longest.isl, longest.osl)
+    preflight = _rehearsed(order, target, dialect, plan, preflight, options)
     run_id = catalogue.make_run_id(
         datetime.now(UTC), target.engine, plan.workload, lambda name: catalogue.is_taken(order.folder, name)
     )
@@ -98,6 +96,28 @@ def measure(order: Order, target: Target) -> Measured:
             output.say(f"Warning: {log.failure}. The run itself is stored.")
         log.remove()
     return Measured(run, path)
+
+
+def _rehearsed(
+    order: Order, target: Target, dialect: Dialect, plan: Plan, preflight: Preflight, options: ProbeOptions
+) -> Preflight:
+    """Hold the plan against the engine's context, and send one request ahead. Raises TargetError if the plan cannot work."""
+    longest = max(plan.requests, key=lambda request: request.isl + request.osl)
+    check_context(preflight, target.engine, longest.isl, longest.osl)
+    if not order.timing.has_preflight:
+        return preflight
+    learned = rehearse(
+        preflight,
+        target,
+        dialect,
+        [choose_request(plan)],
+        timeouts=order.timing.timeouts,
+        ca_file=options.ca_file,
+        insecure=options.insecure,
+        proxy=options.proxy,
+    )
+    check_context(learned, target.engine, longest.isl, longest.osl)  # again: in chat the template takes its part
+    return learned
 
 
 def _send(
@@ -146,9 +166,7 @@ class _Recorder:
         self._log.note_meta(replace(self._meta, measured_from_ns=time.monotonic_ns() - round(progress.elapsed_s * 1e9)))
 
 
-def _meta_before(
-    run_id: str, order: Order, target: Target, dialect: Dialect, plan: Plan, preflight: Preflight
-) -> RunMeta:
+def _meta_before(run_id: str, order: Order, target: Target, dialect: Dialect, plan: Plan, preflight: Preflight) -> RunMeta:
     """What is known before the first request: the journal begins with it, in case nothing else follows."""
     wall_ns, mono_ns = time.time_ns(), time.monotonic_ns()
     return RunMeta(

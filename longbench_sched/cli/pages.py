@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,17 @@ from longbench_sched.cli.exports import Export
 
 if TYPE_CHECKING:
     from longbench_sched.metrics.stat import Summary
+    from longbench_sched.report.layout import Page
 
 
 def summaries_of(names: Sequence[str], folder: str, goodput: Sequence[str] | None) -> list[Summary]:
     """Read and summarise stored runs. Raises StoreError for one that is missing or damaged."""
     from longbench_sched.metrics.summary import summarize
     from longbench_sched.slo import Slo
-    from longbench_sched.store.catalogue import find_run, load_run
+    from longbench_sched.store.catalogue import find_run, read_stored
 
     slo = Slo.parse(goodput) if goodput else None
-    return [summarize(load_run(find_run(name, Path(folder))), slo) for name in names]
+    return [summarize(read_stored(find_run(name, Path(folder))), slo) for name in names]
 
 
 def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = None) -> None:
@@ -33,6 +34,25 @@ def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = N
     output.emit(terminal.render(build_page(summaries, files), columns=columns, colour=colour))
 
 
-def write_exports(summaries: Sequence[Summary], exports: Sequence[Export]) -> None:
-    """Write the summaries to every opened place in its format. Raises StoreError."""
-    raise NotImplementedError
+def write_exports(summaries: Sequence[Summary], exports: Sequence[Export], files: Mapping[str, str] | None = None) -> None:
+    """Write the page to every opened place in its format. Raises StoreError."""
+    if not exports:
+        return
+    from longbench_sched.report.page import build_page
+
+    page = build_page(summaries, files)
+    for export in exports:
+        export.write(_renderers()[export.format](page))
+
+
+def _renderers() -> dict[str, Callable[[Page], str | bytes]]:
+    """Format -> what makes it; the names are those of `exports.FORMATS`."""
+    from longbench_sched.report import csv, machine, markdown, parquet, terminal
+
+    return {
+        "markdown": markdown.render,
+        "csv": csv.render,
+        "json": machine.render,
+        "parquet": parquet.render,
+        "text": terminal.render,
+    }

@@ -29,7 +29,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """This tool, Python, and the packages that had a part in the numbers."""
+    """Versions of the tool, of Python, and of the packages that had a part in the numbers."""
     found = {"longbench-sched": __version__, "python": sys.version.partition(" ")[0]}
     for name in PACKAGES:
         try:

@@ -34,7 +34,8 @@ every case.
 def run(
     workload: Annotated[str, typer.Argument(help="A workload by name (see `workloads`) or the path of a TOML file.")],
     isl: Annotated[
-        str | None, typer.Option("--isl", help="Prompt tokens instead of the workload's: 30000, 30k, 128Ki.", rich_help_panel=LOAD)
+        str | None,
+        typer.Option("--isl", help="Prompt tokens instead of the workload's: 30000, 30k, 128Ki.", rich_help_panel=LOAD),
     ] = None,
     osl: Annotated[
         str | None, typer.Option("--osl", help="Output tokens instead of the workload's.", rich_help_panel=LOAD)
@@ -60,14 +61,15 @@ def run(
         str | None, typer.Option("--duration", help="Send for so long (60s, 5m) instead of a number.", rich_help_panel=LOAD)
     ] = None,
     num_warmups: Annotated[
-        int | None, typer.Option("--num-warmups", help="Requests before the measured ones, never counted.", rich_help_panel=LOAD)
+        int | None,
+        typer.Option("--num-warmups", help="Requests before the measured ones, never counted.", rich_help_panel=LOAD),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Another draw of lengths, times and prompts.", rich_help_panel=LOAD)
-    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Another draw of lengths, times and prompts.", rich_help_panel=LOAD)] = 0,
     prompts: Annotated[
         str | None,
-        typer.Option("--prompts", help="Text to take prompts from: prose, ids, stdlib, a file or a folder.", rich_help_panel=LOAD),
+        typer.Option(
+            "--prompts", help="Text to take prompts from: prose, ids, stdlib, a file or a folder.", rich_help_panel=LOAD
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -111,7 +113,10 @@ def run(
         typer.Option("--sim-set", help="Scheduler setting KNOB=VALUE; repeatable.", rich_help_panel=EMBEDDED),
     ] = None,
     time_scale: Annotated[
-        float, typer.Option("--time-scale", help="Clock compressed so many times; reports are in engine time.", rich_help_panel=EMBEDDED)
+        float,
+        typer.Option(
+            "--time-scale", help="Clock compressed so many times; reports are in engine time.", rich_help_panel=EMBEDDED
+        ),
     ] = 1.0,
     transport: Annotated[
         str, typer.Option("--transport", help="wire (stamps first, parses later) or http (proxies).", rich_help_panel=TIMED)
@@ -142,7 +147,9 @@ def run(
     ] = "results",
     export: Annotated[
         list[str] | None,
-        typer.Option("--export", help="Also write .md .csv .json .parquet .txt; - is stdout; repeatable.", rich_help_panel=RESULT),
+        typer.Option(
+            "--export", help="Also write .md .csv .json .parquet .txt; - is stdout; repeatable.", rich_help_panel=RESULT
+        ),
     ] = None,
     goodput: Annotated[
         list[str] | None,
@@ -223,4 +230,4 @@ def run(
                 api_key=read_api_key(api_key_env, os.environ),
             )
             measured = measure(order, target)
-        return conclude(measured, exports, min_success=min_success, strict=strict)
+        return conclude([measured], exports, min_success=min_success, strict=strict)

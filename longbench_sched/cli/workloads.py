@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from longbench_sched.plan import Plan
+    from longbench_sched.plan import LengthFacts, Plan
 
 EXAMPLES = """
 Examples:
@@ -21,7 +21,9 @@ _FIRST_REQUESTS = 5
 
 
 def workloads(
-    name: Annotated[str | None, typer.Argument(help="A workload to preview, by name or path. Without it: all that are known.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A workload to preview, by name or path. Without it: all that are known.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="The draw to preview.")] = 0,
 ) -> int:
     """What can be sent, and what exactly would it be? Lists the workloads, or previews the plan that one makes."""
@@ -41,7 +43,7 @@ def _listing() -> list[str]:
 
 
 def _preview(name: str, seed: int) -> list[str]:
-    from longbench_sched.report.headline import length_texts, loop_text
+    from longbench_sched.report.headline import loop_text
     from longbench_sched.run import plan_facts
     from longbench_sched.workload.build import build_plan
     from longbench_sched.workload.prompt import PromptMaker
@@ -52,12 +54,18 @@ def _preview(name: str, seed: int) -> list[str]:
     return [
         f"{plan.workload}  {plan.extra.get('title', '')}".rstrip(),
         *(f"  {lane['name']}: {loop_text(lane)} · {lane['requests']} requests" for lane in facts["lanes"]),
-        f"  {' · '.join(length_texts(facts))}",
+        f"  {_length('ISL', plan.isl)} · {_length('OSL', plan.osl)}",
         f"  {_tokens(plan)}",
         f"  seed {seed} · plan {plan.digest}",
         *(f"  note: {note}" for note in plan.notes),
         *_first_requests(plan),
     ]
+
+
+def _length(name: str, facts: LengthFacts) -> str:
+    if facts.min == facts.max:
+        return f"{name} {facts.min} exact"
+    return f"{name} mean {facts.mean:.0f} (nominal {facts.nominal_mean:.0f}), {facts.min} … {facts.max}"
 
 
 def _tokens(plan: Plan) -> str:

@@ -29,7 +29,9 @@ def test_an_export_that_is_never_written_leaves_no_trace(tmp_path: Path) -> None
     assert old.read_text() == "kept"
 
 
-@pytest.mark.parametrize("name", ["no/such/folder/out.md", "/proc/out.md", "out.md/out.csv"], ids=["missing", "proc", "file-as-folder"])
+@pytest.mark.parametrize(
+    "name", ["no/such/folder/out.md", "/proc/out.md", "out.md/out.csv"], ids=["missing", "proc", "file-as-folder"]
+)
 def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out.md").write_text("a file where a folder should be")

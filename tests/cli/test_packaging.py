@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata as metadata
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from packaging.requirements import Requirement
