@@ -60,7 +60,7 @@ def impossible(columns: Columns) -> dict[str, int]:
         "chunks-out-of-order": rows & backwards,
         "end-before-send": rows & (end != NONE) & (end < sent),
         "upload-below-zero": rows & (body_sent != NONE) & (body_sent < sent),
-        "success-without-token": columns.ok & (columns.n_chunks == 0),
+        "tokens-without-event": columns.ok & (columns.n_chunks == 0) & (columns.output_tokens > 0),
         "output-speed": columns.ok & _above(speed, MAX_OUTPUT_SPEED),
         "prefill-rate": columns.ok & _above(prefill, MAX_PREFILL_RATE),
     }

@@ -27,8 +27,9 @@ ADJUSTED_SHARES = (0.5, 0.9, 0.99)
 
 def summarize(run: Run, slo: Slo | None = None) -> Summary:
     """Turn a run into numbers. Without `slo`, goodput is judged by the limits stored with the run, if any."""
-    meta, columns = run.meta, Columns.of(run)
-    limits = slo if slo is not None else Slo(**{f"{name}_s": limit for name, limit in meta.slo.items()})
+    columns = Columns.of(run)
+    limits = slo if slo is not None else Slo(**{f"{name}_s": limit for name, limit in run.meta.slo.items()})
+    meta = replace(run.meta, slo=limits.limits())  # a reader must see the limits that were applied
     whole_span = window.whole(columns)
     steady_span = _steady_span(meta, columns, whole_span)
     sections = _Sections(meta, columns, limits)
@@ -107,7 +108,7 @@ def _lanes(sections: _Sections, whole: Span | None) -> dict[str, Section]:
 
 @dataclass(slots=True)
 class _Sections:
-    """Builds sections of one run; each metric's samples are computed once."""
+    """Builds the sections of one run."""
 
     meta: RunMeta
     columns: Columns
