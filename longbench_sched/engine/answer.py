@@ -199,6 +199,11 @@ class AnswerDecoder:
                 self._counted = total
         return n
 
+    def _lose_count(self, usage: object) -> None:
+        """After an event of unknown tokens, the count up to there is known only if that event said it."""
+        if usage is None or _int(usage, "completion_tokens") is None:
+            self._counted = None
+
     def _add(self, at_ns: int, lateness_ns: int, tokens: int) -> None:
         """Note a token-bearing event."""
         self._add_at(at_ns)

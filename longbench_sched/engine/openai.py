@@ -107,8 +107,8 @@ class CompletionsDecoder(AnswerDecoder):
         ids = choice.get("token_ids")
         tokens = UNKNOWN_TOKENS if usage is None and ids is None else self._count(ids, usage)
         if text or tokens > 0 or (tokens < 0 and text == "" and self._rules.empty_text_is_token):
-            if tokens < 0 and usage is None:
-                self._counted = None
+            if tokens < 0:
+                self._lose_count(usage)
                 self._is_bare_finish_last = finish is not None and not text
             self._add(at_ns, lateness_ns, tokens)
             if text:
@@ -150,9 +150,9 @@ class ChatDecoder(CompletionsDecoder):
         tokens = UNKNOWN_TOKENS if usage is None and ids is None else self._count(ids, usage)
         is_empty_token = tokens < 0 and content == "" and "role" not in delta and self._rules.empty_text_is_token
         if answer or reasoning or tokens > 0 or is_empty_token:
-            if tokens < 0 and usage is None:
-                self._counted = None
-                self._is_bare_finish_last = finish is not None and is_empty_token and not (answer or reasoning)
+            if tokens < 0:
+                self._lose_count(usage)
+                self._is_bare_finish_last = finish is not None and not (answer or reasoning)
             self._add(at_ns, lateness_ns, tokens)
             if answer and self._answer_at_ns is None:
                 self._answer_at_ns = at_ns

@@ -59,7 +59,7 @@ class EventSplitter:
                 if data:
                     if self._data_size > self._max_bytes:
                         return self._give_up(events)
-                    payload = data[0] if len(data) == 1 else b"\n".join(data)
+                    payload = data[0] if len(data) == 1 else b"\n".join(line.removeprefix(b" ") for line in data)
                     events.append((payload.strip(), self._name))
                     data.clear()
                     self._data_size = 0

@@ -76,10 +76,9 @@ class TritonDecoder(AnswerDecoder):
         if text is None:
             self._read_rest(event)
             return
-        n_input = _scalar(event.get("num_input_tokens"))
-        if isinstance(n_input, int):
+        n_input, n_output = _scalar(event.get("num_input_tokens")), _scalar(event.get("num_output_tokens"))
+        if isinstance(n_input, int) or isinstance(n_output, int):
             self._usage = {"prompt_tokens": n_input}
-        n_output = _scalar(event.get("num_output_tokens"))
         tokens = n_output if isinstance(n_output, int) and n_output >= 0 else UNKNOWN_TOKENS
         if text or tokens > 0:
             self._add(at_ns, lateness_ns, tokens)
