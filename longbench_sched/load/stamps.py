@@ -2,9 +2,8 @@
 
 Linux stamps each TCP segment when it arrives (SO_TIMESTAMPNS), on CLOCK_REALTIME. A busy client reads late, but the stamp
 does not move. To put it on CLOCK_MONOTONIC the difference REALTIME - MONOTONIC is sampled at the start, each second and at
-the end. Between two
-samples the difference is interpolated (NTP slews it slowly); if it moved by more than 100 us between them the clock was
-stepped, and what was read in between keeps its user-space stamp.
+the end. Between two samples the difference is interpolated (NTP slews it slowly); if it moved by more than 100 us between them
+the clock was stepped, and what was read in between keeps its user-space stamp.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import struct
 import sys
 import time
 from array import array
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -51,12 +51,17 @@ class RealtimeOffset:
 
     __slots__ = ("_at_ns", "_offset_ns", "step_max_ns", "stepped")
 
-    def __init__(self) -> None:
+    def __init__(self, samples: Iterable[tuple[int, int]] | None = None) -> None:
+        """Begin with a sample of now, or with these (at_ns, offset_ns), ascending."""
         self._at_ns = array("q")
         self._offset_ns = array("q")
         self.step_max_ns = 0
         self.stepped = False
-        self.sample()
+        if samples is None:
+            self.sample()
+        else:
+            for at_ns, offset_ns in samples:
+                self.add(at_ns, offset_ns)
 
     def sample(self) -> None:
         """Take a sample now: the narrowest of five readings."""
