@@ -1,7 +1,7 @@
 """Page -> CSV: a small wide table for a spreadsheet, one row a run and window.
 
-Numbers are at full precision in the units their column names say; what is not defined is an empty cell. A text cell that a
-spreadsheet would take for a formula gets an apostrophe in front (OWASP, "CSV injection"); numbers are never touched.
+Numbers have six significant digits, in the units their column names say; what is not defined is an empty cell. A text cell
+that a spreadsheet would take for a formula gets an apostrophe in front (OWASP, "CSV injection"); numbers are never touched.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from longbench_sched.run import SCHEMA_VERSION
 Cell = str | int | float | None
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
+_DIGITS = 6  # more than any figure here is good for; keeps a table of five cells under 50 KB
 _UNIT_NAMES = {"s": "s", "tok/s": "tok_per_s", "1/s": "per_s", "tok": "tok", "1": ""}
 
 
@@ -43,6 +44,8 @@ def guard(text: str) -> str:
 def _cell(value: Cell) -> str | int | float:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
     return guard(value) if isinstance(value, str) else value
 
 

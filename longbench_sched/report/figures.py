@@ -5,7 +5,9 @@ A row's unit is chosen once, from its median: an ITL of 21.6 ms whose maximum is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from longbench_sched.metrics.stat import Rate, Stat
 from longbench_sched.quantity import compact, significant, time_unit
@@ -24,11 +26,16 @@ class Scale:
 
     def number(self, value: float | None) -> str:
         """Three significant digits, without the unit."""
-        return NULL if value is None else significant(value * self.factor)
+        return significant(value * self.factor) if is_number(value) else NULL
 
     def range(self, low: float | None, high: float | None) -> str:
         """An interval, or `-` if an end is missing."""
-        return NULL if low is None or high is None else f"{self.number(low)}{TIE}…{TIE}{self.number(high)}"
+        return NULL if not is_number(low) or not is_number(high) else f"{self.number(low)}{TIE}…{TIE}{self.number(high)}"
+
+
+def is_number(value: float | None) -> TypeGuard[float]:
+    """Whether there is a value: no summary should hold infinity or NaN, and no page prints them."""
+    return value is not None and math.isfinite(value)
 
 
 def scale_of(unit: str, typical: float | None) -> Scale:
@@ -52,7 +59,7 @@ STAT_COLUMNS = (
 
 def typical(stat: Stat) -> float | None:
     """The value that chooses a row's unit: the median, or what there is."""
-    return next((value for value in (stat.p50, stat.mean, stat.max) if value is not None), None)
+    return next((value for value in (stat.p50, stat.mean, stat.max) if is_number(value)), None)
 
 
 def stat_cells(stat: Stat, scale: Scale) -> tuple[str, ...]:
@@ -72,7 +79,7 @@ def stat_cells(stat: Stat, scale: Scale) -> tuple[str, ...]:
 
 def rate_text(rate: Rate | None) -> str:
     """A single figure with its unit: 25.1k tok/s, 97.3 %, 0.41/s."""
-    if rate is None or rate.value is None:
+    if rate is None or not is_number(rate.value):
         return NULL
     return value_text(rate.value, rate.unit)
 

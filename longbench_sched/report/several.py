@@ -84,7 +84,9 @@ def _head(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:
         lines.append(Line(name, headline.SEPARATOR.join(texts) or headline.UNKNOWN_SETTINGS))
     scales = {meta.time_scale for meta in metas}
     if scales != {1.0}:
-        lines.append(Line("Time", "engine time: measured times x the clock's factor"))
+        lines.append(Line("Clock", "every time is the engine's: as measured x the factor of its clock"))
+    if len({meta.digest for meta in metas}) > 1:
+        lines.append(Line("Note", "the runs did not send the same requests (plans differ): not like for like"))
     return lines
 
 
@@ -156,7 +158,10 @@ def _reasons(name: str, summary: Summary) -> Table | None:
 def _health(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:
     lines = []
     for name, summary in zip(names, summaries, strict=True):
-        texts = [outcome_text(summary.outcomes), carried.client_text(summary)]
+        texts = [outcome_text(summary.outcomes)]
+        if in_flight := carried.in_flight_text(summary, summary.steady or summary.whole):
+            texts.append(f"in flight {in_flight}")
+        texts.append(carried.client_text(summary))
         if summary.meta.client.server_lateness_p99_ms is not None:
             texts.append(carried.server_text(summary))
         if summary.marks:

@@ -5,6 +5,7 @@ Lines are wrapped at words with a hanging indent; a table that is too wide leave
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ COLUMNS = 80
 _INDENT = "  "
 _GAP = "  "
 _MAX_LABEL = 24
+_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|tok/s|MB)(?:\W|$))")
 _BOLD, _DIM, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 
 
@@ -27,7 +29,7 @@ def render(page: Page, *, columns: int = COLUMNS, colour: bool = False) -> str:
     paint = _paint if colour else _leave
     parts: list[list[str]] = []
     if page.is_simulated or len(page.summaries) != 1:
-        parts.append([paint(line, _BOLD) for line in textwrap.wrap(page.title, columns)])
+        parts.append([paint(line, _BOLD) for line in _wrap(page.title, columns)])
     parts.append(_labelled(page.head, "", columns))
     for block in page.blocks:
         match block:
@@ -50,7 +52,7 @@ def _labelled(lines: Sequence[Line], indent: str, columns: int) -> list[str]:
             start = hang
         else:
             start = indent + _pad(line.label, label_width, "left") + _GAP
-        texts += textwrap.wrap(line.text, columns, initial_indent=start, subsequent_indent=hang, break_on_hyphens=False)
+        texts += _wrap(line.text, columns, start, hang)
     return [text.rstrip() for text in texts]
 
 
@@ -64,10 +66,14 @@ def _table(table: Table, columns: int) -> list[str]:
         _row(cells, table.columns, shown, widths)
         for cells in ([heading] if any(heading) else []) + [list(r) for r in table.rows]
     ]
-    notes = [
-        text for note in table.notes for text in textwrap.wrap(note, columns, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    ]
-    return [*textwrap.wrap(table.title, columns), *rows, *notes]
+    notes = [text for note in table.notes for text in _wrap(note, columns, _INDENT, _INDENT)]
+    return [*_wrap(table.title, columns), *rows, *notes]
+
+
+def _wrap(text: str, columns: int, first: str = "", rest: str = "") -> list[str]:
+    """Lines of at most `columns`, broken at spaces but never between a number and its unit."""
+    tied = _NUMBER_AND_UNIT.sub(TIE, text)
+    return textwrap.wrap(tied, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def _total(shown: Sequence[int], widths: Sequence[int]) -> int:
@@ -84,11 +90,9 @@ def _pad(text: str, to: int, align: str) -> str:
 
 
 def _notice(notice: Notice, columns: int, paint: _Paint) -> list[str]:
-    first = textwrap.wrap(f"Warning {notice.id}: {notice.text}", columns, initial_indent=_INDENT, subsequent_indent=2 * _INDENT)
+    first = _wrap(f"Warning {notice.id}: {notice.text}", columns, _INDENT, 2 * _INDENT)
     advice = " ".join(part for part in (notice.cause, notice.next_step) if part)
-    return [paint(line, _YELLOW) for line in first] + textwrap.wrap(
-        advice, columns, initial_indent=2 * _INDENT, subsequent_indent=2 * _INDENT
-    )
+    return [paint(line, _YELLOW) for line in first] + _wrap(advice, columns, 2 * _INDENT, 2 * _INDENT)
 
 
 def _paint(text: str, code: str) -> str:
