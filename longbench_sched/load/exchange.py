@@ -35,11 +35,11 @@ class Exchange:
     """One request and the bytes of its answer, as they came."""
 
     __slots__ = (
-        "_at_ns", "_base", "_body_end", "_dechunker", "_decoded", "_decoder", "_head", "_head_kernel_ns", "_head_read_ns", "_kernel_ns",
-        "_lane", "_lateness_ns", "_n_decoded", "_offset", "_piece_ends", "_raw", "_read_ns", "_segments", "_spool",
-        "_started", "body_sent_ns", "connection", "detail", "due_ns", "end_ns", "ending", "has_leftover", "has_token",
-        "is_retried", "last_read_ns", "message", "n_body_bytes", "over", "request", "request_id", "sent_ns",
-        "slot_ns",
+        "_at_ns", "_base", "_body_end", "_dechunker", "_decoded", "_decoder", "_head", "_head_kernel_ns",
+        "_head_read_ns", "_kernel_ns", "_lane", "_lateness_ns", "_n_decoded", "_offset", "_piece_ends", "_raw",
+        "_read_ns", "_segments", "_spool", "_started", "body_sent_ns", "connection", "detail", "due_ns", "end_ns",
+        "ending", "has_leftover", "has_token", "is_retried", "last_read_ns", "message", "n_body_bytes", "over",
+        "request", "request_id", "sent_ns", "slot_ns",
     )  # fmt: skip
 
     def __init__(
@@ -117,9 +117,7 @@ class Exchange:
         if end is None:
             return False
         if end < len(raw):
-            self.has_leftover = True
-            del raw[end:]
-            self._piece_ends[-1] = self._base + end
+            self._drop_leftover(end)
         self.ending = Ending.COMPLETE
         return True
 
@@ -136,6 +134,18 @@ class Exchange:
 
     def _head_says_empty(self) -> bool:
         return self._head is not None and self._head.length == 0
+
+    def _drop_leftover(self, end: int) -> None:
+        """Forget what came after the body."""
+        self.has_leftover = True
+        del self._raw[end:]
+        end += self._base
+        n_pieces = len(self._piece_ends)
+        while n_pieces > 1 and self._piece_ends[n_pieces - 2] >= end:
+            n_pieces -= 1
+        for column in (self._piece_ends, self._kernel_ns, self._read_ns):
+            del column[n_pieces:]
+        self._piece_ends[-1] = end
 
     @property
     def is_untouched(self) -> bool:
@@ -155,7 +165,23 @@ class Exchange:
 
     def end_at_eof(self) -> None:
         """The peer has closed: the end of a body that lasts until then, else a cut."""
-        self.ending = Ending.COMPLETE if self._head is not None and self._head.to_eof else Ending.EOF
+        self._find_end_now()
+        if self.ending is None:
+            self.ending = Ending.COMPLETE if self._head is not None and self._head.to_eof else Ending.EOF
+
+    def _find_end_now(self) -> None:
+        """Look once more for an end, or for broken framing, that `take` could not see for the bytes that follow it."""
+        if self._body_end is None:
+            return
+        try:
+            end = self._body_end.find_now(self._raw)
+        except FramingError as error:
+            self.ending = Ending.TOO_LARGE if error.too_large else Ending.MALFORMED
+            self.detail = str(error)
+            return
+        if end is not None:
+            self._drop_leftover(end)
+            self.ending = Ending.COMPLETE
 
     def restart(self, over: asyncio.Future[None]) -> None:
         """Make ready for a second attempt; the clock stays that of the first."""
@@ -222,7 +248,12 @@ class Exchange:
         return self.end_ns
 
     def decode_available(self) -> int:
-        """Decode what has come so far; the number of token-bearing events in it. For a deadline that has passed."""
+        """Decode what has come so far; the number of token-bearing events in it. For a deadline that has passed.
+
+        If the answer turns out to be over, well or badly, `ending` says so.
+        """
+        if self.ending is None:
+            self._find_end_now()
         self._decode(None)
         self.has_token = self._decoder.n_token_events > 0
         return self._decoder.n_token_events
@@ -260,6 +291,8 @@ class Exchange:
                 start = end
                 piece += 1
         except FramingError as error:
+            if error.content:
+                decoder.feed(error.content, self._at_ns[piece], self._lateness_ns[piece])
             if self.ending in (None, Ending.COMPLETE, Ending.EOF):
                 self.ending = Ending.TOO_LARGE if error.too_large else Ending.MALFORMED
                 self.detail = str(error)

@@ -29,6 +29,7 @@ class FramingError(Exception):
     def __init__(self, text: str, *, too_large: bool = False) -> None:
         super().__init__(text)
         self.too_large = too_large
+        self.content = b""  # of a body: what came before the fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class Dechunker:
         self._over = False
 
     def feed(self, piece: bytes) -> bytes:
-        """The body bytes that this piece completes. Raises FramingError."""
+        """The body bytes that this piece completes. Raises FramingError, with those before the fault in it."""
         # The usual case: exactly one whole chunk in a read.
         if not self._left and not self._buffer and not self._over:
             end = piece.find(b"\r\n", 0, 18)
@@ -225,10 +226,15 @@ class Dechunker:
                     size = int(digits, 16)
                     if size and end + size + 4 == len(piece) and piece.endswith(b"\r\n"):
                         return piece[end + 2 : -2]
-        return self._feed(piece)
-
-    def _feed(self, piece: bytes) -> bytes:
         out: list[bytes] = []
+        try:
+            self._feed(piece, out)
+        except FramingError as error:
+            error.content = b"".join(out)
+            raise
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _feed(self, piece: bytes, out: list[bytes]) -> None:
         raw = self._buffer + piece if self._buffer else piece
         self._buffer = b""
         at, n = 0, len(raw)
@@ -255,4 +261,3 @@ class Dechunker:
             size, at = line
             self._left = size
             self._over = size == 0
-        return out[0] if len(out) == 1 else b"".join(out)
