@@ -269,6 +269,13 @@ def test_a_running_count_that_starts_late_counts_from_there() -> None:
     assert decoded.marks == []
 
 
+def test_what_one_event_does_not_say_is_not_made_up_beside_events_that_do() -> None:
+    decoded = decode("vllm", [(1, vllm_text("ab", None, None, [8, 9])), (2, vllm_text("c", "length")), (3, DONE)], osl=3)
+    assert (decoded.chunk_tokens.tolist(), decoded.chunk_token_source) == ([2, -1], TokenSource.IDS)
+    assert (decoded.output_tokens, decoded.output_token_source) == (None, None)
+    assert decoded.marks == ["multi-token-first-chunk", "no-usage"]
+
+
 def test_single_counts_that_do_not_add_up_are_marked() -> None:
     script = [(1, vllm_text("a", None, None, [8])), (2, vllm_text("b", "length", None, [9])), (3, vllm_usage(24, 3) + DONE)]
     decoded = decode("vllm", script, osl=3)
@@ -358,6 +365,17 @@ def test_b07_an_error_in_the_stream_keeps_its_code(engine: str) -> None:
 def test_a_named_error_event_is_an_error() -> None:
     decoded = decode("openai", [(1, vllm_text("a")), (2, b"event: error\ndata: out of memory\n\n")])
     assert (decoded.reason, decoded.detail) == (Reason.IN_BAND_ERROR, "out of memory")
+
+
+def test_an_error_beside_a_choice_is_an_error() -> None:
+    """As gateways send it: the last choice, with the error of the server behind them."""
+    event = {
+        "choices": [{"delta": {"content": ""}, "finish_reason": "error"}],
+        "error": {"code": 502, "message": "upstream gone"},
+    }
+    for piece in (sse(event), sse(event) + DONE):
+        decoded = decode("openai", [(1, vllm_chat({"content": "a"})), (2, piece)], api="chat")
+        assert (decoded.reason, decoded.error_code, decoded.detail) == (Reason.IN_BAND_ERROR, 502, "upstream gone")
 
 
 def test_an_error_that_is_null_is_none() -> None:
@@ -505,6 +523,16 @@ def test_an_event_that_is_no_json_fails_the_request() -> None:
     assert (decoded.status, decoded.reason) == (Status.FAILED, Reason.MALFORMED)
     assert decoded.detail == "an event that is no JSON object: {oops}"
     assert len(decoded.chunk_at_ns) == 2
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_a_line_end_inside_an_event_ends_its_line_however_it_is_cut(end: bytes) -> None:
+    """JSON would allow it between tokens; the framing does not."""
+    event = vllm_text("a", "length", 1).replace(b'"choices":', b'"choices":' + end)
+    for size in (1, len(event)):
+        body = [event[i : i + size] for i in range(0, len(event), size)]
+        decoded = decode("vllm", [(0, b": hello\n\n"), *((1, piece) for piece in body), (2, DONE)])
+        assert (decoded.status, decoded.reason) == (Status.FAILED, Reason.MALFORMED)
 
 
 def test_half_of_a_surrogate_pair_and_nan_are_let_through() -> None:

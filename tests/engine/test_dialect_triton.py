@@ -28,6 +28,11 @@ def test_running_totals_are_told_from_counts_of_one_event(counts: list[int], osl
     assert (decoded.status, decoded.output_tokens, decoded.prompt_tokens) == (Status.OK, sum(tokens), 24)
 
 
+def test_a_last_event_with_text_stays_though_its_total_stands_still() -> None:
+    script = [(1, triton_text("a", 1)), (2, triton_text("b", 2)), (3, triton_text("c", 2))]
+    assert decode("triton", script).chunk_tokens.tolist() == [1, 1, 0]
+
+
 def test_a_tensor_of_one_element_may_be_a_list() -> None:
     event = {"text_output": ["a"], "num_output_tokens": [1], "num_input_tokens": [24], "cum_log_probs": 0.0}
     decoded = decode("triton", [(1, sse(event))], osl=1)

@@ -89,9 +89,10 @@ def test_a_split_character_stays_whole() -> None:
 def test_an_event_over_the_bound_ends_the_reading(body: bytes) -> None:
     for pieces in ([body], [bytes([byte]) for byte in body]):
         splitter = EventSplitter(max_bytes=32)
-        events = [event for piece in [*pieces, b"\n\ndata: more\n\n"] for event in splitter.feed(piece)]
+        events = [event for piece in pieces for event in splitter.feed(piece)]
+        assert splitter.too_large  # at once, not when the line or the event ends
+        events += splitter.feed(b"\n\ndata: more\n\n")
         assert events == [(b"ok", b"")]
-        assert splitter.too_large
 
 
 _LINES = st.lists(
@@ -128,6 +129,9 @@ def test_the_cut_never_changes_what_is_read(lines: list[bytes], ends: list[bytes
 def test_idle_says_that_a_new_event_begins() -> None:
     splitter = EventSplitter()
     assert not splitter.idle  # a byte order mark may come
+    splitter.feed(b"\xef")
+    assert not splitter.idle  # and has begun
+    splitter.feed(b"\xbb\xbf")
     states = []
     for piece in (b"data: a\n\n", b"data: b", b"\n", b"\n", b"event: e\n", b"\n", b"data: c\r\n\r", b"\n", b": c\n"):
         splitter.feed(piece)
