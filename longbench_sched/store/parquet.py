@@ -7,6 +7,7 @@ encoding and zstd, 6.9 bytes and 0.17 us with plain encoding.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ def write_run(run: Run, path: Path) -> None:
     def write(file: Any) -> None:
         with pq.ParquetWriter(pa.PythonFile(file, mode="w"), footer, compression="zstd", **_encodings(schema)) as writer:
             for first, last in _row_groups(table):
-                writer.write_table(pa.table(_columns(table, first, last, schema), schema=footer))
+                writer.write_table(pa.Table.from_arrays(_columns(table, first, last, schema), schema=footer))
 
     write_atomically(path, write)
 
@@ -94,84 +95,81 @@ def _row_groups(table: RecordTable) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _columns(table: RecordTable, first: int, last: int, schema: pa.Schema) -> dict[str, pa.Array]:
-    import pyarrow as pa
+def _columns(table: RecordTable, first: int, last: int, schema: pa.Schema) -> list[pa.Array]:
+    from longbench_sched.store import buffers
 
     offsets = np.asarray(table.offsets, dtype=np.int64)[first : last + 1]
-    begin, end = int(offsets[0]), int(offsets[-1])
-    list_offsets = pa.array((offsets - begin).astype(np.int32))
-    columns: dict[str, pa.Array] = {}
+    lengths, begin, end = np.diff(offsets), int(offsets[0]), int(offsets[-1])
+    columns: list[pa.Array] = []
     for field in schema:
-        name = field.name
-        if name in INT_COLUMNS:
-            values = np.asarray(table.ints[name], dtype=np.int64)[first:last]
-            columns[name] = pa.array(values, mask=values == NONE).cast(field.type)
-        elif name in LIST_COLUMNS:
-            items = np.asarray(table.lists[name], dtype=np.int64)[begin:end]
-            mask = items == UNKNOWN_TOKENS if name == "chunk_tokens" else None
-            values_array = pa.array(items, mask=mask).cast(field.type.value_type)
-            columns[name] = pa.ListArray.from_arrays(list_offsets, values_array)
-        elif name == "marks":
-            columns[name] = pa.array([list(marks) for marks in table.marks[first:last]], type=field.type)
+        if field.name in INT_COLUMNS:
+            values = np.asarray(table.ints[field.name], dtype=np.int64)[first:last]
+            columns.append(buffers.int_array(values, field.type, NONE))
+        elif field.name in LIST_COLUMNS:
+            items = np.asarray(table.lists[field.name], dtype=np.int64)[begin:end]
+            null = UNKNOWN_TOKENS if field.name == "chunk_tokens" else None
+            columns.append(buffers.list_array(lengths, buffers.int_array(items, field.type.value_type, null)))
+        elif field.name == "marks":
+            rows = table.marks[first:last]
+            marks = buffers.text_array([mark for row in rows for mark in row])
+            columns.append(buffers.list_array(np.fromiter(map(len, rows), np.int64, len(rows)), marks))
         else:
-            columns[name] = _text_array(table.texts[name][first:last])
+            columns.append(buffers.text_array(table.texts[field.name][first:last]))
     return columns
-
-
-def _text_array(texts: Sequence[str | None]) -> pa.Array:
-    import pyarrow as pa
-
-    try:
-        return pa.array(texts, type=pa.string())
-    except UnicodeEncodeError:  # words of a server with half a surrogate pair, which is no Unicode
-        valid = [text if text is None else text.encode("utf-8", "replace").decode() for text in texts]
-        return pa.array(valid, type=pa.string())
 
 
 def _table(stored: pa.Table, where: str) -> RecordTable:
     """Columns as buffers. A column that the file does not have (older than the column) is null in every row."""
+    from longbench_sched.store import buffers
+
+    stored = _in_our_types(stored, where)
     n = stored.num_rows
     names = set(stored.column_names)
     if missing := {"request_id", "status", "due_ns", "chunk_at_ns"} - names:
         raise StoreError(f"{where} is damaged: it lacks the column {sorted(missing)[0]!r}. Restore it from a copy.")
-    ints = {name: _ints(stored, name) if name in names else np.full(n, NONE, dtype=np.int64) for name in INT_COLUMNS}
-    texts = {name: stored.column(name).to_pylist() if name in names else [None] * n for name in TEXT_COLUMNS}
-    offsets, stamps = _lists(stored, "chunk_at_ns")
-    lists = {"chunk_at_ns": stamps}
+    ints = {
+        name: buffers.ints_of(stored.column(name), NONE) if name in names else np.full(n, NONE, dtype=np.int64)
+        for name in INT_COLUMNS
+    }
+    texts = {name: buffers.texts_of(stored.column(name)) if name in names else [None] * n for name in TEXT_COLUMNS}
+    lengths, stamps = buffers.lists_of(stored.column("chunk_at_ns"))
+    lists = {"chunk_at_ns": buffers.ints_of(stamps, NONE)}
     for name, filler in (("chunk_tokens", UNKNOWN_TOKENS), ("chunk_lateness_ns", 0)):
         if name not in names:
             lists[name] = np.full(len(stamps), filler, dtype=np.int64)
             continue
-        own_offsets, lists[name] = _lists(stored, name)
-        if not np.array_equal(own_offsets, offsets):
+        own_lengths, items = buffers.lists_of(stored.column(name))
+        if not np.array_equal(own_lengths, lengths):
             raise StoreError(f"{where} is damaged: {name} is not parallel to chunk_at_ns. Restore it from a copy.")
-    marks = [tuple(row or ()) for row in stored.column("marks").to_pylist()] if "marks" in names else [()] * n
+        lists[name] = buffers.ints_of(items, filler)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    marks = _marks(stored) if "marks" in names else [()] * n
     return RecordTable(n, _as_ints(ints), texts, _as_sequence(offsets), _as_ints(lists), marks)
 
 
-def _ints(stored: pa.Table, name: str) -> Ints:
+def _in_our_types(stored: pa.Table, where: str) -> pa.Table:
+    """The columns that we know, in the types that we write: others may have written the file again (large strings, int32)."""
     import pyarrow as pa
 
-    column = stored.column(name).cast(pa.int64())
-    return _numpy(column.fill_null(NONE).combine_chunks() if column.null_count else column.combine_chunks())
+    ours = arrow_schema(with_text=True)
+    kept = stored.select([name for name in ours.names if name in stored.column_names])
+    for place, field in enumerate(kept.schema):
+        wanted = ours.field(field.name).type
+        if field.type != wanted:
+            try:
+                kept = kept.set_column(place, field.name, kept.column(place).cast(wanted))
+            except pa.ArrowException:
+                message = f"{where} is damaged: {field.name} is of type {field.type}, not {wanted}. Restore it from a copy."
+                raise StoreError(message) from None
+    return kept
 
 
-def _lists(stored: pa.Table, name: str) -> tuple[Ints, Ints]:
-    """Offsets and values of a list column; a null in chunk_tokens is UNKNOWN_TOKENS."""
-    import pyarrow as pa
+def _marks(stored: pa.Table) -> list[tuple[str, ...]]:
+    from longbench_sched.store import buffers
 
-    chunks = stored.column(name).chunks
-    lengths = [chunk.value_lengths().fill_null(0) for chunk in chunks]
-    counts = np.concatenate([np.zeros(1, np.int64), *(_numpy(part) for part in lengths)])
-    values = pa.chunked_array([chunk.flatten() for chunk in chunks], type=stored.schema.field(name).type.value_type)
-    values = values.cast(pa.int64())
-    values = values.fill_null(UNKNOWN_TOKENS) if values.null_count else values
-    return np.cumsum(counts, dtype=np.int64), _numpy(values.combine_chunks())
-
-
-def _numpy(column: pa.Array) -> Ints:
-    values: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    return values
+    lengths, items = buffers.lists_of(stored.column("marks"))
+    marks = iter(buffers.texts_of(items))
+    return [tuple(mark for mark in itertools.islice(marks, length) if mark is not None) for length in lengths.tolist()]
 
 
 def _as_sequence(values: Ints) -> Sequence[int]:

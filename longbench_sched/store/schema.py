@@ -20,7 +20,7 @@ FOOTER_KEY = b"longbench_sched"  # RunMeta as JSON
 ENDING = ".parquet"
 OPTIONAL_COLUMNS = frozenset({"text"})  # stored only if it was asked to be kept
 
-Type = Literal["int64", "int32", "string", "list<int64>", "list<int32>", "list<string>"]
+Type = Literal["int64", "string", "list<int64>", "list<int32>", "list<string>"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ _INSTANT = "ns on the run's monotonic clock"
 
 COLUMNS: tuple[Column, ...] = (
     Column("request_id", "string", "", "as sent in X-Request-Id"),
-    Column("index", "int32", "1", "place in the plan, warm-ups included"),
+    Column("index", "int64", "1", "place in the plan, warm-ups included"),
     Column("phase", "string", "", "warmup or measured", repeats=True),
     Column("lane", "string", "", "name of the lane of the plan", repeats=True),
-    Column("isl", "int32", "tokens", "prompt tokens as planned"),
-    Column("osl", "int32", "tokens", "output tokens asked for"),
+    Column("isl", "int64", "tokens", "prompt tokens as planned"),
+    Column("osl", "int64", "tokens", "output tokens asked for"),
     Column("due_ns", "int64", "ns", f"when the request was due; {_INSTANT}"),
     Column("slot_ns", "int64", "ns", "when a place in flight was free: slot - due is the wait for it"),
     Column("sent_ns", "int64", "ns", "just before the first byte was handed to the kernel; null: never sent"),
@@ -62,8 +62,8 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("chunk_token_source", "string", "", "where chunk_tokens came from: ids, usage, inferred, local", repeats=True),
     Column("clock", "string", "", "whose stamps chunk_at_ns holds: kernel, user or virtual", repeats=True),
-    Column("n_shared_reads", "int32", "1", "token-bearing events that came in the same read as the one before"),
-    Column("n_comments", "int32", "1", "comment lines in the stream (keep-alives)"),
+    Column("n_shared_reads", "int64", "1", "token-bearing events that came in the same read as the one before"),
+    Column("n_comments", "int64", "1", "comment lines in the stream (keep-alives)"),
     Column("n_body_bytes", "int64", "bytes", "body of the response, transfer coding removed"),
     Column("prompt_tokens", "int64", "tokens", "prompt tokens as the server counts them"),
     Column("prompt_token_source", "string", "", "where prompt_tokens came from", repeats=True),
@@ -75,7 +75,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("finish_reason", "string", "", "as the server says it: length, stop, ...", repeats=True),
     Column("status", "string", "", "ok, failed, timeout, cancelled or lost", repeats=True),
     Column("reason", "string", "", "why a request is not ok, a fixed slug; null if ok", repeats=True),
-    Column("http_status", "int32", "1", "status code of the answer; null: no answer came"),
+    Column("http_status", "int64", "1", "status code of the answer; null: no answer came"),
     Column("error_code", "int64", "1", "code of an error inside the stream"),
     Column("detail", "string", "", "the server's words on a failure, at most 500 bytes", repeats=True),
     Column("marks", "list<string>", "", "what a reader should know of this row: isl-mismatch, single-chunk, retried, ..."),
@@ -90,7 +90,6 @@ def arrow_schema(*, with_text: bool) -> pa.Schema:
 
     types: dict[Type, pa.DataType] = {
         "int64": pa.int64(),
-        "int32": pa.int32(),
         "string": pa.string(),
         "list<int64>": pa.list_(pa.int64()),
         "list<int32>": pa.list_(pa.int32()),
