@@ -20,6 +20,7 @@ import numpy as np
 # linux: asm-generic/socket.h (SO_TIMESTAMPNS_OLD). The ancillary data is a struct timespec of two C longs.
 SO_TIMESTAMPNS = 35
 ANCILLARY_BYTES = 64
+STAMP_TRIES = 50  # the kernel switches stamping on in the background when the first socket asks for it
 STEP_LIMIT_NS = 100_000
 NO_LATENESS = -1  # in place of a lateness where there is no kernel stamp; null in Parquet
 
@@ -36,14 +37,18 @@ def kernel_stamps_work() -> bool:
             socket.create_connection(server.getsockname(), timeout=2) as client,
         ):
             client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            client.settimeout(2)
             peer, _ = server.accept()
             with peer:
-                peer.sendall(b"x")
-            client.settimeout(2)
-            _, ancillary, _, _ = client.recvmsg(1, ANCILLARY_BYTES)
+                for _ in range(STAMP_TRIES):
+                    peer.sendall(b"x")
+                    _, ancillary, _, _ = client.recvmsg(1, ANCILLARY_BYTES)
+                    if ancillary:
+                        return len(ancillary[0][2]) == 16
+                    time.sleep(0.001)
     except OSError:
         return False
-    return bool(ancillary) and len(ancillary[0][2]) == 16
+    return False
 
 
 class RealtimeOffset:
