@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.load.exchange import Exchange
@@ -517,9 +517,9 @@ class _ProtocolConnection(_Connection, asyncio.Protocol):
         self.n_requests = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(0)
+        # A cast, not an assertion: uvloop's TLS transports are asyncio.Transports by shape only.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(0)
 
     def send(self, exchange: Exchange) -> None:
         assert self._transport is not None
