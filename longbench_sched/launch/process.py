@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -38,11 +38,12 @@ class EmbeddedOptions:
     time_scale: float = 1.0
     port: int = 0  # 0: the system chooses
     flags: tuple[str, ...] = ()  # the engine's own: ("--enable_chunked_prefill",)
+    program: tuple[str, ...] = (sys.executable, "-m", "longbench_sched")
     ready_timeout_s: float = 30.0
     stop_grace_s: float = 3.0
 
     def arguments(self) -> list[str]:
-        """The command line after `python -m longbench_sched`."""
+        """The command line after the program."""
         words = ["serve", "--engine", self.engine, "--model", self.model, "--gpu", self.gpu, "--port", str(self.port)]
         return [*words, "--time-scale", f"{self.time_scale:g}", *self.flags]
 
@@ -80,7 +81,7 @@ class EmbeddedServer:
 
     def start(self) -> EmbeddedServer:
         """Start the child and wait until it listens. Raises TargetError with what it wrote to standard error."""
-        command = [sys.executable, "-m", "longbench_sched", *self.options.arguments(), "--is-child"]
+        command = [*self.options.program, *self.options.arguments(), "--is-child"]
         if threading.current_thread() is threading.main_thread():
             command += ["--dies-with-parent", str(os.getpid())]
         # Not in our process group: Ctrl-C is for us to handle, and the last answers must not be cut by it.
@@ -126,10 +127,12 @@ class EmbeddedServer:
         assert process.stdout is not None
         fd = process.stdout.fileno()
         deadline_s = time.monotonic() + self.options.ready_timeout_s
+        selector = selectors.DefaultSelector()  # not select(): descriptors may be numbered above 1023
+        selector.register(fd, selectors.EVENT_READ)
         line = b""
         while not line.endswith(b"\n"):
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+            if left_s <= 0 or not selector.select(left_s):
                 raise TargetError(f"the embedded engine did not start within {self.options.ready_timeout_s:g} s.{self._said()}")
             piece = os.read(fd, 65536)
             if not piece:
@@ -140,6 +143,7 @@ class EmbeddedServer:
                     f"the embedded engine ended with exit code {process.returncode} before it listened.{self._said()}"
                 )
             line += piece
+        selector.close()
         facts = json.loads(line)
         assert isinstance(facts, dict)
         return facts

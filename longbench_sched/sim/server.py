@@ -34,7 +34,7 @@ from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.lateness import Lateness
 from longbench_sched.sim.models import find_model
 from longbench_sched.sim.state import Sequence
-from longbench_sched.sim.wire.base import EVENTS, Answer, Ask, Context, Refused, Route, ServerDialect, Stream
+from longbench_sched.sim.wire.base import EVENTS, LAST_CHUNK, Answer, Ask, Context, Refused, Route, ServerDialect, Stream, frame
 from longbench_sched.sim.wire.sglang import SglangDialect
 from longbench_sched.sim.wire.trtllm import TrtllmDialect
 from longbench_sched.sim.wire.vllm import VllmDialect
@@ -195,9 +195,10 @@ class _Server:
             answer = self._answer(message)
         except Refused as refused:
             answer = refused.answer
-        connection.write(self.head(answer.status, len(answer.body), answer.content_type, request_id))
-        if message.method != "HEAD":
-            connection.write(answer.body)
+        is_stream = answer.content_type == EVENTS
+        body = frame(answer.body) + LAST_CHUNK if is_stream else answer.body
+        head = self.head(answer.status, None if is_stream else len(body), answer.content_type, request_id)
+        connection.write(head if message.method == "HEAD" else head + body)
         connection.answered()
 
     def _answer(self, message: http1.HttpMessage) -> Answer:
@@ -223,7 +224,7 @@ class _Server:
         exchange = _Exchange(connection, ask, request_id, sequence, stream, created)
         self.exchanges[sequence] = exchange
         connection.exchange = exchange
-        if stream is not None and not self.dialect.holds_headers:
+        if stream is not None and not self.dialect.holds_head(route):
             exchange.has_head = True
             connection.write(self.head(200, None, EVENTS, request_id))
         self.wake()
@@ -325,6 +326,8 @@ class _Connection(asyncio.Protocol):
         self.reader.feed(data)
         if not self._is_answering:
             self._read_next()
+        elif self.transport is not None:
+            self.transport.pause_reading()  # what comes before the answer waits in the kernel
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless nobody is there any more."""
@@ -337,7 +340,10 @@ class _Connection(asyncio.Protocol):
         self._is_answering = False
         if not self._keeps_alive:
             self.close()
-        elif not self.reader.is_idle:
+            return
+        if self.transport is not None and not self.is_closed:
+            self.transport.resume_reading()
+        if not self.reader.is_idle:
             self._read_next()
 
     def close(self) -> None:

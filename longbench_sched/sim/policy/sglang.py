@@ -156,7 +156,8 @@ class Sglang:
             chunk_left -= n
             input_left -= n
             room -= n if n < extend else need
-        plan.note = SglangNote(note.ratio, chunked, is_full, state.n_departures)
+        # The mark sits on the running batch: set while nothing runs, it is lost when this prefill takes that batch's place.
+        plan.note = SglangNote(note.ratio, chunked, is_full and bool(decoding), state.n_departures)
         if options.enable_mixed_chunk and plan.chunks and decoding:
             self._mix_in(state, plan, decoding)
         return plan

@@ -88,8 +88,6 @@ class Context:
 class ServerDialect(Protocol):
     """One engine's HTTP interface."""
 
-    holds_headers: bool  # the response's head waits for the first event
-
     def read(self, context: Context, route: Route, body: bytes) -> Ask:
         """Understand a request body. Raises Refused."""
         ...
@@ -112,6 +110,10 @@ class ServerDialect(Protocol):
 
     def route(self, path: str) -> Route | None:
         """The generation route of a path."""
+        ...
+
+    def holds_head(self, route: Route) -> bool:
+        """Whether the head of a streamed answer waits for the first event."""
         ...
 
 
@@ -163,15 +165,15 @@ def read_prompt(prompt: object, vocab: int, bos: bool, refuse: Callable[[str], A
         ids = array("I", ([tokens.BOS] if bos else []) + tokens.encode(prompt))
     elif isinstance(prompt, list):
         try:
-            ids = array("I", prompt)
+            ids = array("I", prompt)  # checks every element on its way
         except (TypeError, OverflowError):
             raise Refused(refuse("prompt must be a string, a list of token ids, or a list with one of these")) from None
+        if ids and (largest := max(prompt)) >= vocab:  # over the list: an array would make each number anew
+            raise Refused(refuse(f"Token id {largest} is out of vocabulary"))
     else:
         raise Refused(refuse("prompt must be a string, a list of token ids, or a list with one of these"))
     if not ids:
         raise Refused(refuse("prompt is empty"))
-    if (largest := max(ids)) >= vocab:
-        raise Refused(refuse(f"Token id {largest} is out of vocabulary"))
     return ids
 
 

@@ -180,11 +180,13 @@ def _native(ask: Ask, request_id: str, text: str, n: int, finish: str | None) ->
 class SglangDialect:
     """The server side of SGLang."""
 
-    holds_headers = True
-
     def route(self, path: str) -> Route | None:
         """The generation route of a path."""
         return _ROUTES.get(path)
+
+    def holds_head(self, route: Route) -> bool:
+        """The OpenAI routes wait for the first event, so that an error can still have its own status."""
+        return route != "generate"
 
     def read(self, context: Context, route: Route, body: bytes) -> Ask:
         """Understand a request. Prompt and output together must fit into the context; else it is refused, not clamped."""

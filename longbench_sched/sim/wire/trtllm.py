@@ -148,11 +148,13 @@ class _ChatStream:
 class TrtllmDialect:
     """The server side of trtllm-serve."""
 
-    holds_headers = False
-
     def route(self, path: str) -> Route | None:
         """The generation route of a path."""
         return _ROUTES.get(path)
+
+    def holds_head(self, route: Route) -> bool:
+        """The head goes out as soon as the request is in the queue."""
+        return False
 
     def read(self, context: Context, route: Route, body: bytes) -> Ask:
         """Understand a request; fields it does not know are an error."""

@@ -161,11 +161,13 @@ def _chat_usage(isl: int, n: int) -> bytes:
 class VllmDialect:
     """The server side of vLLM."""
 
-    holds_headers = False
-
     def route(self, path: str) -> Route | None:
         """The generation route of a path."""
         return _ROUTES.get(path)
+
+    def holds_head(self, route: Route) -> bool:
+        """The head goes out as soon as the request is in the queue."""
+        return False
 
     def read(self, context: Context, route: Route, body: bytes) -> Ask:
         """Understand a request. Asking for more output than fits is not an error: it ends early, by length."""

@@ -1,0 +1,178 @@
+"""Drives an engine over a list of arrivals and checks the laws that hold for every scheduler, on every step.
+
+G1 tokens of a step within the budget, above 0 unless idle; G2 running within the limit; G3 blocks conserved and enough for what is
+computed; G4 chunks contiguous, in order, the whole prompt; G5 a token only when everything before it is computed; G6 one token a
+decode; G7 nothing lost, time never backwards; G8 no empty step while something could run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from longbench_sched.sim.cost import StepCost
+from longbench_sched.sim.engine import Engine
+from longbench_sched.sim.hardware import GPUS
+from longbench_sched.sim.kv_blocks import KvBlocks
+from longbench_sched.sim.models import MODELS
+from longbench_sched.sim.policy.sglang import Sglang, SglangOptions
+from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
+from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
+from longbench_sched.sim.state import SchedulerState, StepPlan
+from longbench_sched.sim.state import Sequence as Request
+
+H200, QWEN = GPUS["H200"], MODELS["Qwen2.5-Coder-7B"]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    at_s: float
+    isl: int
+    osl: int
+    stop_at: int | None = None
+    to_length: bool = True
+
+
+@dataclass
+class Limits:
+    """What one step may hold: tokens, and running requests after it has begun."""
+
+    tokens: Callable[[StepPlan], int]
+    running: int
+
+
+@dataclass
+class Story:
+    """What happened, step by step."""
+
+    plans: list[list[tuple[int, int, int, str]]] = field(default_factory=list)  # (id, tokens, start, kind)
+    admitted: list[int] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+    tokens_at: dict[int, list[float]] = field(default_factory=dict)
+    ends_s: list[float] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+
+
+def vllm(kv_tokens: int = 1 << 20, **flags) -> Engine:
+    """A vLLM with so much KV memory."""
+    options = VllmV1Options(**flags).resolved(H200, QWEN.context)
+    return _engine("vllm", options, VllmV1(options), KvBlocks(kv_tokens // options.block_size, options.block_size))
+
+
+def sglang(kv_tokens: int = 1 << 20, **flags) -> Engine:
+    options = SglangOptions(**flags).resolved(H200, QWEN.context)
+    return _engine("sglang", options, Sglang(options), KvBlocks(kv_tokens // options.page_size, options.page_size))
+
+
+def trtllm(kv_tokens: int = 1 << 20, **flags) -> Engine:
+    options = TrtllmOptions(**flags).resolved(H200, QWEN.context)
+    return _engine(
+        "trtllm", options, Trtllm(options), KvBlocks(kv_tokens // options.tokens_per_block, options.tokens_per_block)
+    )
+
+
+def _engine(name, options, policy, kv) -> Engine:
+    return Engine(name, H200, QWEN, options, QWEN.context, policy, SchedulerState(kv), StepCost(H200, QWEN))
+
+
+def limits_of(engine: Engine) -> Limits:
+    options = engine.options
+    match options:
+        case VllmV1Options():
+            return Limits(lambda plan: options.max_num_batched_tokens, options.max_num_seqs)
+        case SglangOptions():
+            places = options.max_running(engine.state.kv.total * engine.state.kv.block_tokens)
+            chunk = options.chunked_prefill_size
+
+            def tokens(plan: StepPlan) -> int:
+                """SG-3: a decode step is bounded by the places, a prefill batch by the chunk, or it is one oversized prompt."""
+                if not plan.chunks:
+                    return places
+                if chunk > 0:
+                    return max(chunk, len(plan.decodes))
+                return plan.n_tokens if len(plan.chunks) == 1 else options.max_prefill_tokens
+
+            return Limits(tokens, places)
+        case TrtllmOptions():
+            return Limits(lambda plan: options.max_num_tokens, options.max_batch_size)
+
+
+def drive(
+    engine: Engine, arrivals: Sequence[Arrival], each_step: Callable[[StepPlan, SchedulerState], None] | None = None
+) -> Story:
+    """Run to the end, checking every step."""
+    story, state, limits = Story(), engine.state, limits_of(engine)
+    pending = sorted(arrivals, key=lambda arrival: arrival.at_s)
+    now_s = 0.0
+    next_start: dict[int, int] = {}
+    while True:
+        while pending and pending[0].at_s <= now_s:
+            arrival = pending.pop(0)
+            request = engine.submit(arrival.isl, arrival.osl, now_s, stop_at=arrival.stop_at, to_length=arrival.to_length)
+            story.requests.append(request)
+            next_start[request.id] = 0
+        n_before = engine.counters.generated_tokens
+        duration_s = engine.begin(now_s)
+        plan = engine.step
+        if plan is None:
+            assert not state.running, "G8: requests hold places and nothing is computed"
+            assert not state.waiting, "G8: the queue waits before an idle engine"
+            if not pending:
+                break
+            now_s = pending[0].at_s
+            continue
+        assert duration_s > 0, "G7: time stands still"
+        _check_plan(plan, state, limits, next_start, story)
+        if each_step is not None:
+            each_step(plan, state)
+        expected = {entry.sequence.id for entry in plan.entries() if entry.start + entry.n_tokens == entry.sequence.length}
+        now_s += duration_s
+        yielded = engine.end(now_s)
+        assert {request.id for request in yielded} == expected, "G5: a token exactly where the last missing token was computed"
+        assert len(yielded) == len(expected), "G6: one token each"
+        assert engine.counters.generated_tokens == n_before + len(yielded)
+        for request in yielded:
+            story.tokens_at.setdefault(request.id, []).append(now_s)
+        story.ends_s.append(now_s)
+        _check_blocks(state, story)
+    _check_end(engine, story)
+    return story
+
+
+def _check_plan(plan: StepPlan, state: SchedulerState, limits: Limits, next_start: dict[int, int], story: Story) -> None:
+    story.plans.append([(entry.sequence.id, entry.n_tokens, entry.start, entry.kind) for entry in plan.entries()])
+    story.admitted += [request.id for request in plan.admitted]
+    story.preempted += [request.id for request in plan.preempted]
+    assert 0 < plan.n_tokens <= limits.tokens(plan), f"G1: {plan.n_tokens} tokens"
+    assert len(state.running) <= limits.running, "G2"
+    seen = set()
+    for request in state.waiting:
+        next_start[request.id] = 0  # whoever was preempted starts again
+    for entry in plan.entries():
+        request = entry.sequence
+        assert request in state.running, "only running requests are computed"
+        assert request.id not in seen, "one line a request"
+        seen.add(request.id)
+        assert entry.start == request.computed == next_start[request.id], "G4: contiguous and in order"
+        assert 0 < entry.n_tokens <= request.length - entry.start, "G4: not beyond the end"
+        next_start[request.id] = entry.start + entry.n_tokens
+        needed = state.kv.blocks_for(entry.start + entry.n_tokens)
+        assert request.blocks >= needed, "G3: computed without memory"
+
+
+def _check_blocks(state: SchedulerState, story: Story) -> None:
+    held = sum(request.blocks for request in state.running)
+    assert state.kv.free >= 0
+    assert held == state.kv.held, "G3: free + held = total"
+    assert all(request.blocks == 0 for request in state.waiting), "G3: a waiting request holds none"
+    assert all(request.blocks == 0 for request in story.requests if request.finish), "G3: a finished request holds none"
+
+
+def _check_end(engine: Engine, story: Story) -> None:
+    assert engine.state.kv.free == engine.state.kv.total
+    for request in story.requests:
+        wanted = min(request.max_new, request.stop_at or request.max_new)
+        assert request.generated == wanted, "G7: every request ends with what it asked for"
+        assert request.finish == ("stop" if request.stop_at is not None and request.stop_at <= request.max_new else "length")
+        assert len(story.tokens_at[request.id]) == wanted
+        assert story.tokens_at[request.id] == sorted(set(story.tokens_at[request.id])), "G7: time runs forward"

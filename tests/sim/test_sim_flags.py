@@ -1,0 +1,50 @@
+"""Engines' own flags, in their own spelling."""
+
+from __future__ import annotations
+
+import pytest
+
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.flags import read_flags
+from longbench_sched.sim.policy.sglang import SglangOptions
+from longbench_sched.sim.policy.trtllm import TrtllmOptions
+from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "options"),
+    [
+        ("vllm", [], VllmV1Options()),
+        ("vllm", ["--max-num-batched-tokens", "4096"], VllmV1Options(max_num_batched_tokens=4096)),
+        (
+            "vllm",
+            ["--max-num-batched-tokens=16Ki", "--watermark=0.1"],
+            VllmV1Options(max_num_batched_tokens=16_384, watermark=0.1),
+        ),
+        ("vllm", ["--no-enable-chunked-prefill"], VllmV1Options(enable_chunked_prefill=False)),
+        ("sglang", ["--enable-mixed-chunk", "--chunked-prefill-size", "-1"], SglangOptions(-1, enable_mixed_chunk=True)),
+        ("trtllm", ["--enable_chunked_prefill", "--max_num_tokens", "2048"], TrtllmOptions(2048, enable_chunked_prefill=True)),
+        ("trtllm", ["--enable_chunked_prefill=true"], TrtllmOptions(enable_chunked_prefill=True)),
+        ("trtllm", ["--enable_chunked_prefill", "false"], TrtllmOptions(enable_chunked_prefill=False)),
+    ],
+)
+def test_flags_become_options(engine: str, words: list[str], options: object) -> None:
+    assert read_flags(engine, words) == options
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "message"),
+    [
+        ("vlm", [], "does not play 'vlm'"),
+        ("vllm", ["--max-num-batched-token", "1"], "Did you mean --max-num-batched-tokens"),
+        ("vllm", ["--chunked-prefill-size", "1"], "not a flag that the embedded vllm knows"),
+        ("vllm", ["--max-num-seqs"], "needs a value"),
+        ("vllm", ["--max-num-seqs", "many"], "not a whole number"),
+        ("vllm", ["--watermark", "low"], "not a number"),
+        ("vllm", ["--enable-chunked-prefill=maybe"], "neither true nor false"),
+        ("vllm", ["8192"], "is no flag"),
+    ],
+)
+def test_a_flag_that_makes_no_sense_is_refused_with_a_remedy(engine: str, words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_flags(engine, words)

@@ -1,0 +1,103 @@
+"""SGLang's scheduler on cases small enough to work out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from checked_engine import Arrival, drive, sglang
+
+from longbench_sched.sim.hardware import GPUS
+from longbench_sched.sim.policy.sglang import SglangOptions
+
+P, D = "prefill", "decode"
+
+
+def test_decodes_stand_still_while_a_prompt_is_prefilled() -> None:
+    """SG-4: the gap in request 0's tokens is the whole backlog, three chunks here, not one."""
+    story = drive(sglang(chunked_prefill_size=8), [Arrival(0, 4, 4), Arrival(0.0001, 20, 2)])
+    assert story.plans == [
+        [(0, 4, 0, P)],
+        [(1, 8, 0, P)],
+        [(1, 8, 8, P)],
+        [(1, 4, 16, P)],
+        [(0, 1, 4, D), (1, 1, 20, D)],
+        [(0, 1, 5, D)],
+        [(0, 1, 6, D)],
+    ]
+    first, second = story.tokens_at[0][:2]
+    assert second - first > story.ends_s[1] - story.ends_s[0]
+
+
+def test_the_prompt_in_progress_goes_first_and_the_next_takes_the_rest_of_the_chunk() -> None:
+    story = drive(sglang(chunked_prefill_size=8), [Arrival(0, 4, 1), Arrival(0, 20, 1), Arrival(0, 6, 1)])
+    assert story.plans == [
+        [(0, 4, 0, P), (1, 4, 0, P)],
+        [(1, 8, 4, P)],
+        [(1, 8, 12, P)],
+        [(2, 6, 0, P)],
+    ]
+
+
+def test_with_mixed_chunk_decodes_ride_along_and_cost_a_token_of_the_chunk() -> None:
+    engine = sglang(chunked_prefill_size=8, enable_mixed_chunk=True)
+    story = drive(engine, [Arrival(0, 4, 5), Arrival(0.0001, 20, 1)])
+    assert story.plans[1:4] == [
+        [(1, 7, 0, P), (0, 1, 4, D)],
+        [(1, 7, 7, P), (0, 1, 5, D)],
+        [(1, 6, 14, P), (0, 1, 6, D)],
+    ]
+
+
+def test_without_chunking_a_prompt_above_max_prefill_tokens_runs_alone() -> None:
+    engine = sglang(chunked_prefill_size=-1, max_prefill_tokens=10)
+    story = drive(engine, [Arrival(0, 30, 1), Arrival(0, 4, 1), Arrival(0, 5, 1)])
+    assert story.plans == [[(0, 30, 0, P)], [(1, 4, 0, P), (2, 5, 0, P)]]
+
+
+def test_out_of_memory_the_one_with_the_least_output_is_retracted_to_the_end() -> None:
+    """30 tokens of KV. Together they fill it after 7 decodes; 1 goes, is prefilled again (8 + 8), and ends."""
+    engine = sglang(30, schedule_conservativeness=0.1)
+    story = drive(engine, [Arrival(0, 8, 10, to_length=False), Arrival(0, 8, 10, to_length=False)])
+    assert story.plans[:2] == [[(0, 8, 0, P)], [(1, 8, 0, P)]]
+    assert story.plans[2:9] == [[(0, 1, 8 + i, D), (1, 1, 8 + i, D)] for i in range(7)]
+    assert story.plans[9:] == [
+        [(0, 1, 15, D)],
+        [(0, 1, 16, D)],
+        [(1, 16, 0, P)],
+        [(1, 1, 16, D)],
+    ]
+    assert story.preempted == [1]
+
+
+def test_after_a_retraction_the_ratio_rises() -> None:
+    """(8 generated + 20) / 10 wanted is above 1: all that is still wanted is reserved."""
+    engine = sglang(30, schedule_conservativeness=0.1)
+    ratios = []
+    drive(
+        engine,
+        [Arrival(0, 8, 10, to_length=False), Arrival(0, 8, 10, to_length=False)],
+        lambda plan, state: ratios.append(state.note.ratio),
+    )
+    assert ratios[0] == pytest.approx(0.07)
+    assert ratios[9] == 1.0
+
+
+def test_a_request_that_ignores_eos_is_reserved_in_full() -> None:
+    """20 tokens of KV, 0 needs up to 12 more: 1 (need 4 + 2 + 1) waits unless only 0.7 of that is kept free."""
+    arrivals = [Arrival(0, 4, 10), Arrival(0.0001, 4, 2, to_length=False)]
+    honest = drive(sglang(20), arrivals)
+    assert honest.plans[1] == [(0, 1, 4, D)]
+    hopeful = drive(sglang(20), [Arrival(0, 4, 10, to_length=False), arrivals[1]])
+    assert hopeful.plans[1] == [(1, 4, 0, P)]
+
+
+@pytest.mark.parametrize(("gpu", "chunk"), [("A100", 8192), ("H200", 8192), ("B200", 16384), ("MI300X", 16384)])
+def test_the_chunk_goes_by_gpu_memory(gpu: str, chunk: int) -> None:
+    assert SglangOptions().resolved(GPUS[gpu], 32_768).chunked_prefill_size == chunk
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "context", "places"),
+    [(1000, 32_768, 500), (2_000_000, 32_768, 4096), (2_000_000, 262_144, 3906), (500_000, 131_072, 2048)],
+)
+def test_places_go_by_kv_memory(kv_tokens: int, context: int, places: int) -> None:
+    assert SglangOptions(context_length=context).max_running(kv_tokens) == places

@@ -1,0 +1,85 @@
+"""vLLM's scheduler on cases small enough to work out by hand. A plan is [(request, tokens, start, kind), ...] a step."""
+
+from __future__ import annotations
+
+import pytest
+from checked_engine import Arrival, drive, vllm
+
+from longbench_sched.sim.hardware import GPUS
+from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
+
+P, D = "prefill", "decode"
+
+
+def test_a_prompt_takes_what_is_left_of_the_budget_and_decodes_ride_along() -> None:
+    story = drive(vllm(max_num_batched_tokens=8), [Arrival(0, 10, 3), Arrival(0, 5, 3)])
+    assert story.plans == [
+        [(0, 8, 0, P)],
+        [(0, 2, 8, P), (1, 5, 0, P)],
+        [(0, 1, 10, D), (1, 1, 5, D)],
+        [(0, 1, 11, D), (1, 1, 6, D)],
+    ]
+
+
+def test_out_of_blocks_the_last_admitted_starts_again_at_the_head_of_the_queue() -> None:
+    """6 blocks of 4. After three steps request 0 needs its fourth block; request 1 holds three and gives them up."""
+    engine = vllm(24, block_size=4, max_num_batched_tokens=32)
+    story = drive(engine, [Arrival(0, 10, 6), Arrival(0, 8, 6)])
+    assert story.plans == [
+        [(0, 10, 0, P), (1, 8, 0, P)],
+        [(0, 1, 10, D), (1, 1, 8, D)],
+        [(0, 1, 11, D), (1, 1, 9, D)],
+        [(0, 1, 12, D)],
+        [(0, 1, 13, D)],
+        [(0, 1, 14, D)],
+        [(1, 11, 0, P)],  # prompt and the three tokens it had
+        [(1, 1, 11, D)],
+        [(1, 1, 12, D)],
+    ]
+    assert story.preempted == [1]
+    assert story.admitted == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("is_reserving", "third_step"), [(True, [(0, 1, 12, D)]), (False, [(1, 5, 0, P), (0, 1, 12, D)])])
+def test_a_prompt_is_admitted_only_if_all_of_it_fits(is_reserving: bool, third_step: list) -> None:
+    """6 blocks of 4: after request 0's decode two are free; request 1 needs three for its 12 tokens, two for a chunk of 5."""
+    engine = vllm(24, block_size=4, max_num_batched_tokens=6, scheduler_reserve_full_isl=is_reserving)
+    story = drive(engine, [Arrival(0, 12, 2), Arrival(0, 12, 2)])
+    assert story.plans[:3] == [[(0, 6, 0, P)], [(0, 6, 6, P)], third_step]
+
+
+def test_the_long_prefill_threshold_spares_a_lone_request() -> None:
+    flags = {"max_num_batched_tokens": 16, "long_prefill_token_threshold": 4}
+    assert drive(vllm(**flags), [Arrival(0, 10, 1)]).plans == [[(0, 10, 0, P)]]
+    together = drive(vllm(**flags), [Arrival(0, 10, 1), Arrival(0, 10, 1)])
+    assert together.plans[0] == [(0, 4, 0, P), (1, 4, 0, P)]
+
+
+def test_without_chunking_a_prompt_waits_for_a_step_that_holds_it() -> None:
+    engine = vllm(max_num_batched_tokens=16, enable_chunked_prefill=False)
+    story = drive(engine, [Arrival(0, 10, 2), Arrival(0, 12, 1)])
+    assert story.plans[:2] == [[(0, 10, 0, P)], [(1, 12, 0, P), (0, 1, 10, D)]]
+
+
+def test_no_more_run_than_max_num_seqs() -> None:
+    story = drive(vllm(max_num_batched_tokens=64, max_num_seqs=2), [Arrival(0, 4, 2)] * 3)
+    assert story.plans[0] == [(0, 4, 0, P), (1, 4, 0, P)]
+    assert story.plans[2] == [(2, 4, 0, P)]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "seqs"),
+    [("H200", 8192, 1024), ("H100", 8192, 1024), ("A100", 2048, 256), ("B200", 16384, 1024), ("MI300X", 16384, 1024)],
+)
+def test_defaults_go_by_gpu_memory(gpu: str, tokens: int, seqs: int) -> None:
+    options = VllmV1Options().resolved(GPUS[gpu], 131_072)
+    assert (options.max_num_batched_tokens, options.max_num_seqs) == (tokens, seqs)
+
+
+def test_more_places_than_tokens_make_no_sense() -> None:
+    options = VllmV1Options(max_num_batched_tokens=100).resolved(GPUS["H200"], 32_768)
+    assert options.max_num_seqs == 100
+
+
+def test_without_chunking_the_budget_grows_to_the_context() -> None:
+    assert VllmV1Options(enable_chunked_prefill=False).resolved(GPUS["H200"], 32_768).max_num_batched_tokens == 32_768
