@@ -136,7 +136,8 @@ def realised(times_ns: Sequence[int]) -> tuple[float, float] | None:
 
 def _scaled(gaps: list[float]) -> list[float]:
     """Running totals from 0, scaled so that the gaps have mean 1 (the last gap follows the last request)."""
-    scale = len(gaps) / math.fsum(gaps)
+    # A gamma gap of a large CV may be too small for a double, and with few requests so may all of them.
+    scale = len(gaps) / (math.fsum(gaps) or 1.0)
     positions, at = [], 0.0
     for gap in gaps:
         positions.append(at * scale)

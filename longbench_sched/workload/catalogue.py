@@ -84,7 +84,7 @@ def _files(folder: Path) -> list[Path]:
 def _title(path: Path) -> str:
     """The title, or why there is none: a listing shows broken files too."""
     try:
-        title = tomllib.loads(path.read_text("utf-8")).get("title")
+        title = tomllib.loads(path.read_text("utf-8-sig")).get("title")
     except (OSError, ValueError) as error:
         return f"(cannot be read: {type(error).__name__})"
     return title if isinstance(title, str) else path.stem

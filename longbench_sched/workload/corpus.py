@@ -146,13 +146,13 @@ def _read(path: Path) -> str | None:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text in pieces that end at a line's end where there is one near."""
+    """The text in pieces that end with a line, else with a word, where one ends in the second half of the piece."""
     at = 0
     while at < len(text):
         end = min(at + PIECE_CHARS, len(text))
         if end < len(text):
-            end = max(text.rfind("\n", at, end), text.rfind(" ", at, end)) + 1 or end
-            end = end if end > at else min(at + PIECE_CHARS, len(text))
+            middle = at + PIECE_CHARS // 2
+            end = text.rfind("\n", middle, end) + 1 or text.rfind(" ", middle, end) + 1 or end
         piece = text[at:end]
         yield piece if end < len(text) or piece.endswith("\n") else piece + "\n"
         at = end

@@ -2,9 +2,8 @@
 
 A prompt goes out as token ids where the engine takes them: the length is then exact by construction, and the server adds
 nothing. Otherwise it is text that is cut until the tokenizer counts exactly the length asked for, with the special tokens
-that the server will add; in chat the content alone is exact, since the template is the server's. Text that comes from
-decoding random ids is not
-used: encoded again it has another length.
+that the server will add; in chat the content alone is exact, since the template is the server's. Decoding random ids is no way
+to make text: encoded again it has another length.
 
 What each prompt says depends on (seed, cell, repeat, kind, lane, index). The cell is the load itself, so that a sweep over
 loads with one seed never sends a prompt twice, which a long-lived server would answer from its prefix cache.
@@ -43,9 +42,8 @@ _TRIES = 200
 class PromptMaker:
     """How prompts are to be made for one engine.
 
-    form: `ids` (the engine takes token ids), `text` (a plain prompt: the server adds its special tokens), or `chat` (a
-    message's
-    content: the server wraps it in its template).
+    form: `ids` (the engine takes token ids), `text` (a plain prompt, to which the server adds its special tokens), or `chat`
+    (the content of a message, which the server wraps in its template).
     tokenizer_failure: why there is no tokenizer, if one was asked for.
     """
 

@@ -2,8 +2,11 @@
 
 A file with one lane is flat; one with several has a `[[lane]]` table each:
 
-    title = "..."                       title = "..." isl = 30000                         [[lane]] osl = 500
-    name = "decode" concurrency = 64                    isl = 512 requests = 256                      ...
+    title = "..."                       title = "..."
+    isl = 30000                         [[lane]]
+    osl = 500                           name = "decode"
+    concurrency = 64                    isl = 512
+    requests = 256                      ...
 
 Every key is described in docs/workloads.md.
 """
@@ -69,7 +72,7 @@ def _text_of(path: Path) -> str:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise WorkloadError(f"{path}: more than {MAX_BYTES} bytes are no workload file. Give the path of a TOML file.")
-        return raw.decode("utf-8").replace("\r\n", "\n")
+        return raw.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from None
     except UnicodeDecodeError:

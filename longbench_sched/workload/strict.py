@@ -112,7 +112,7 @@ class Table:
                 self.fail(key, misplaced[key])
             if key in _ELSEWHERE:
                 self.fail(key, f"a workload says what is sent, not where or how. Give {_ELSEWHERE[key]} on the command line.")
-            self.fail(key, f"unknown key. {did_you_mean(key, self._known)}Known here: {', '.join(sorted(self._known))}.")
+            self.fail(key, f"unknown key. {did_you_mean(key, self._known)}Known here: {', '.join(sorted(set(self._known)))}.")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
