@@ -1,8 +1,7 @@
-"""One answer, read as it came: framing, errors, endings and the verdict, the same for every dialect.
+"""One answer, read as it came: framing, events and stamps, the same for every dialect.
 
-A dialect's own decoder is a subclass that says what one JSON event holds (`_read`). What an event with generated tokens is,
-how tokens are counted and what success is are explained in docs/metrics.md ("token-bearing event", "token counts",
-"success").
+A dialect's own decoder is a subclass that says what one JSON event holds (`_read`). What an event with generated tokens is, how
+tokens are counted and what success is are explained in docs/engines.md.
 
 Speed matters here: this runs on the client's one core beside the timed path, once for every event. The usual piece, one whole
 event in one read, is recognised by a few comparisons of bytes and parsed at once; everything else goes through the splitter,
@@ -14,48 +13,21 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from longbench_sched.engine import marks
+from longbench_sched.engine.counts import MAX_TOKENS, count_output, count_prompt, whole
 from longbench_sched.engine.dialect import MAX_EVENT_BYTES
-from longbench_sched.engine.error_body import ServerError, clean, read_error, read_error_body
+from longbench_sched.engine.error_body import ServerError, clean, read_error
 from longbench_sched.engine.sse import EventSplitter
+from longbench_sched.engine.verdict import Rules, Seen, judge
 from longbench_sched.plan import Request
-from longbench_sched.record import UNKNOWN_TOKENS, Decoded, Ending, Reason, Status, TokenSource
-from longbench_sched.target import mask_url
+from longbench_sched.record import UNKNOWN_TOKENS, Decoded, Ending, Status, TokenSource
 
 _KEPT_HEAD_BYTES = 64 << 10  # of a body that is no stream of events
 _DONE = b"[DONE]"
-
-_TIMEOUTS = {
-    Ending.TIMEOUT_CONNECT: Reason.TIMEOUT_CONNECT,
-    Ending.TIMEOUT_FIRST_TOKEN: Reason.TIMEOUT_FIRST_TOKEN,
-    Ending.TIMEOUT_IDLE: Reason.TIMEOUT_IDLE,
-    Ending.TIMEOUT_TOTAL: Reason.TIMEOUT_TOTAL,
-}
-_FAILURES = {
-    Ending.REFUSED: Reason.CONNECT_REFUSED,
-    Ending.CONNECT_FAILED: Reason.CONNECT_FAILED,
-    Ending.TLS: Reason.TLS,
-    Ending.RESET: Reason.RESET,
-    Ending.MALFORMED: Reason.MALFORMED,
-    Ending.TOO_LARGE: Reason.TOO_LARGE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What may be relied on in the streams of one engine and API."""
-
-    sends_done: bool = True  # `data: [DONE]` ends every good stream: without it the stream was cut
-    sends_finish: bool = True  # a good stream has a finish reason
-    sends_usage: bool = True  # token counts come if they are asked for
-    empty_text_is_token: bool = False  # without counts: an event with empty text, but for a role event, holds a token
-    infers_tokens: bool = True  # without any counts: one token an event is a fair estimate
-    good_finish: frozenset[str] = frozenset({"stop", "length", "tool_calls"})
 
 
 class AnswerDecoder:
@@ -146,7 +118,8 @@ class AnswerDecoder:
         ending = self._true_ending(ending)
         if ending is Ending.COMPLETE and self._http_status == 200 and not self._n_events:
             self._read_document()
-        status, reason, words = self._judge(ending)
+        self._settle()
+        status, reason, words = judge(self._seen(), ending, self._rules)
         decoded = Decoded(
             chunk_at_ns=self._at,
             chunk_tokens=self._tokens,
@@ -154,6 +127,7 @@ class AnswerDecoder:
             answer_at_ns=self._answer_at_ns,
             first_byte_ns=self._first_byte_ns,
             finish_ns=self._finish_ns,
+            n_shared_reads=len(self._at) - len(set(self._at)),  # a read has one stamp, and no two reads share one
             n_comments=self._splitter.n_comments,
             finish_reason=self._finish_reason,
             status=status,
@@ -163,8 +137,8 @@ class AnswerDecoder:
             marks=self._marks,
             text=self._text(),
         )
-        self._count_tokens(decoded)
-        decoded.n_shared_reads = len(self._at) - len(set(self._at))  # a read has one stamp, and no two reads share one
+        count_output(decoded, self._usage, self._n_by_ids, infers_tokens=self._rules.infers_tokens)
+        count_prompt(decoded, self._usage, self._prompt_ids)
         self._mark(decoded, is_complete=ending is Ending.COMPLETE)
         return decoded
 
@@ -193,7 +167,7 @@ class AnswerDecoder:
         if usage.__class__ is dict:
             self._usage = usage
             total = usage.get("completion_tokens")
-            if total.__class__ is int:
+            if total.__class__ is int and 0 <= total <= MAX_TOKENS:
                 if n < 0 and known is not None and total >= known:
                     n = total - known
                 self._counted = total
@@ -201,7 +175,7 @@ class AnswerDecoder:
 
     def _lose_count(self, usage: object) -> None:
         """After an event of unknown tokens, the count up to there is known only if that event said it."""
-        if usage is None or _int(usage, "completion_tokens") is None:
+        if usage is None or whole(usage, "completion_tokens") is None:
             self._counted = None
 
     def _add(self, at_ns: int, lateness_ns: int, tokens: int) -> None:
@@ -275,96 +249,34 @@ class AnswerDecoder:
         is_framed = "content-length" in self._headers or "chunked" in self._headers.get("transfer-encoding", "").lower()
         return Ending.COMPLETE if ending is Ending.EOF and self._http_status is not None and not is_framed else ending
 
-    def _judge(self, ending: Ending) -> tuple[Status, Reason | None, str | None]:
-        """What became of the request: status, reason, and the words for it if it has some."""
-        if ending is Ending.CANCELLED:
-            return Status.CANCELLED, Reason.INTERRUPTED, None
-        if self._error is not None:
-            return Status.FAILED, Reason.IN_BAND_ERROR, self._error.detail
-        if self._http_status is not None and self._http_status != 200:
-            return self._judge_refusal(self._http_status)
-        if ending in _TIMEOUTS:
-            return Status.TIMEOUT, _TIMEOUTS[ending], None
-        if self._splitter.too_large or (not self._is_stream and self._body_size > MAX_EVENT_BYTES):
-            return Status.FAILED, Reason.TOO_LARGE, f"an event of more than {MAX_EVENT_BYTES} bytes"
-        if ending in _FAILURES:
-            return Status.FAILED, _FAILURES[ending], None
-        if self._http_status is None:
-            return Status.FAILED, Reason.RESET, "the server closed the connection before it answered"
-        if ending is Ending.EOF:
-            return Status.FAILED, Reason.CUT, "the connection was closed before the body was complete"
-        reason, words = self._judge_complete()
-        return (Status.FAILED if reason else Status.OK), reason, words
-
-    def _judge_refusal(self, http_status: int) -> tuple[Status, Reason, str]:
-        if 300 <= http_status < 400 and "location" in self._headers:
-            return Status.FAILED, Reason.REDIRECT, f"to {mask_url(self._headers['location'])}"
-        return Status.FAILED, Reason.HTTP_STATUS, read_error_body(b"".join(self._body))
-
-    def _judge_complete(self) -> tuple[Reason | None, str | None]:
-        """Strict success of a 200 answer whose body is complete: tokens, a good finish reason, and the terminator."""
-        if self._malformed is not None:
-            return Reason.MALFORMED, self._malformed
-        if self._is_document and not self._n_events:
-            return Reason.NOT_JSON, clean(b"".join(self._body))
-        if self._finish_reason is not None and self._finish_reason not in self._rules.good_finish:
-            words = self._finish_error.detail if self._finish_error else None
-            return Reason.BAD_FINISH, words or f"finish_reason {self._finish_reason}"
-        if self._n_events and not self._is_document and self._rules.sends_done and not self._done:
-            return Reason.CUT, "the stream ended without [DONE]"
-        if not self._at:
-            return self._judge_tokenless()
-        if self._rules.sends_finish and self._finish_reason is None:
-            return Reason.NO_FINISH, "the stream ended without a finish reason"
-        return None, None
-
-    def _judge_tokenless(self) -> tuple[Reason, str]:
-        total = _int(self._usage, "completion_tokens") or 0
-        if total > 1 or (total == 1 and self._finish_reason != "stop"):
-            return Reason.UNPARSED, f"usage counts {total} output tokens, but no known field held any"
-        if total == 1:
-            return Reason.EMPTY_STREAM, "the model stopped at once: one token, no text"
-        return Reason.EMPTY_STREAM, "no event held a token"
+    def _seen(self) -> Seen:
+        return Seen(
+            http_status=self._http_status,
+            headers=self._headers,
+            body=b"".join(self._body),
+            n_events=self._n_events,
+            n_token_events=len(self._at),
+            output_tokens=whole(self._usage, "completion_tokens"),
+            is_document=self._is_document,
+            is_done=self._done,
+            is_too_large=self._splitter.too_large or (not self._is_stream and self._body_size > MAX_EVENT_BYTES),
+            error=self._error,
+            malformed=self._malformed,
+            finish_reason=self._finish_reason,
+            finish_error=self._finish_error,
+        )
 
     def _error_code(self) -> int | None:
         error = self._error or self._finish_error
         return error.code if error else None
 
-    # Counts
+    # Counts and marks
 
-    def _count_tokens(self, decoded: Decoded) -> None:
-        """Fill in the counts and where each came from."""
-        total = _int(self._usage, "completion_tokens")
-        n = len(self._at)
-        if total is not None and 0 < total < n and self._is_bare_finish_last:
-            self._drop_last()  # n events cannot share fewer than n tokens: the finish event held none
-            n -= 1
-        if n and UNKNOWN_TOKENS not in self._tokens:
-            decoded.chunk_token_source = TokenSource.IDS if self._n_by_ids >= n else TokenSource.USAGE
-        elif n and (total == n or (total is None and self._rules.infers_tokens)) and max(self._tokens) < 0:
-            self._tokens[:] = array("i", [1]) * n
-            decoded.chunk_token_source = TokenSource.INFERRED
-        elif n and max(self._tokens) >= 0:
-            decoded.chunk_token_source = TokenSource.IDS if self._n_by_ids else TokenSource.USAGE
-        if total is not None:
-            decoded.output_tokens, decoded.output_token_source = total, TokenSource.USAGE
-        elif n and UNKNOWN_TOKENS not in self._tokens:
-            decoded.output_tokens, decoded.output_token_source = sum(self._tokens), decoded.chunk_token_source
-        self._count_prompt(decoded)
-
-    def _count_prompt(self, decoded: Decoded) -> None:
-        prompt = _int(self._usage, "prompt_tokens")
-        if prompt is not None:
-            decoded.prompt_tokens, decoded.prompt_token_source = prompt, TokenSource.USAGE
-        elif self._prompt_ids is not None:
-            decoded.prompt_tokens, decoded.prompt_token_source = self._prompt_ids, TokenSource.IDS
-        usage = self._usage or {}
-        cached = _int(usage.get("prompt_tokens_details"), "cached_tokens")
-        cached = _int(usage, "cached_tokens") if cached is None else cached
-        if cached is not None:
-            decoded.cached_tokens, decoded.cached_token_source = cached, TokenSource.USAGE
-        reasoning = _int(usage.get("completion_tokens_details"), "reasoning_tokens")
-        decoded.reasoning_tokens = _int(usage, "reasoning_tokens") if reasoning is None else reasoning
+    def _settle(self) -> None:
+        """Put right what only the end can tell: n events cannot share fewer than n tokens, so a bare finish event held none."""
+        total = whole(self._usage, "completion_tokens")
+        if self._is_bare_finish_last and total is not None and 0 < total < len(self._at):
+            self._drop_last()
 
     def _drop_last(self) -> None:
         self._at.pop()
@@ -397,9 +309,3 @@ def _loads_leniently(raw: bytes) -> Any:
         return json.loads(raw)
     except (ValueError, RecursionError):
         return None
-
-
-def _int(values: object, key: str) -> int | None:
-    """The count under a key of a dict, or None: absent, null, no whole number, negative."""
-    value = values.get(key) if isinstance(values, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -16,6 +16,7 @@ NOT_A_STREAM = "not-a-stream"
 
 ISL_MISMATCH = "isl-mismatch"
 RETRIED = "retried"
+USER_STAMPS = "user-stamps"
 
 MARKS: dict[str, str] = {
     SINGLE_CHUNK: "all tokens came in one event: TPOT, ITL and ICG are not defined",
@@ -28,4 +29,5 @@ MARKS: dict[str, str] = {
     NOT_A_STREAM: "the answer came as one JSON document though a stream was asked for",
     ISL_MISMATCH: "the server counted other prompt tokens than planned, beyond the tolerance",
     RETRIED: "sent again on a fresh connection: the reused one had been closed before any byte of an answer",
+    USER_STAMPS: "the kernel's stamps could not be used for some reads; those have the client's own",
 }

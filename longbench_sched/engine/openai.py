@@ -15,8 +15,9 @@ from typing import Any
 
 import orjson
 
-from longbench_sched.engine.answer import AnswerDecoder, Rules
+from longbench_sched.engine.answer import AnswerDecoder
 from longbench_sched.engine.dialect import HttpRequest
+from longbench_sched.engine.verdict import Rules
 from longbench_sched.errors import PromptError, UsageError
 from longbench_sched.plan import Request, Sampling
 from longbench_sched.record import UNKNOWN_TOKENS

@@ -13,10 +13,11 @@ from typing import Any
 
 import orjson
 
-from longbench_sched.engine.answer import AnswerDecoder, Rules
+from longbench_sched.engine.answer import AnswerDecoder
 from longbench_sched.engine.dialect import Dialect, HttpRequest
 from longbench_sched.engine.error_body import ServerError
 from longbench_sched.engine.openai import DEFAULT_SAMPLING, HEADERS, Fields, OpenAiDialect, prompt_value
+from longbench_sched.engine.verdict import Rules
 from longbench_sched.plan import Request, Sampling
 from longbench_sched.target import Api, CountMode
 

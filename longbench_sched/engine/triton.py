@@ -14,13 +14,15 @@ from urllib.parse import quote
 
 import orjson
 
-from longbench_sched.engine.answer import AnswerDecoder, Rules
+from longbench_sched.engine.answer import AnswerDecoder
+from longbench_sched.engine.counts import MAX_TOKENS
 from longbench_sched.engine.dialect import HttpRequest
 from longbench_sched.engine.openai import DEFAULT_SAMPLING, HEADERS
 from longbench_sched.engine.sglang import join_texts
+from longbench_sched.engine.verdict import Rules
 from longbench_sched.errors import PromptError, UsageError
 from longbench_sched.plan import Request, Sampling
-from longbench_sched.record import UNKNOWN_TOKENS, Decoded
+from longbench_sched.record import UNKNOWN_TOKENS
 from longbench_sched.target import Api, CountMode
 
 _RULES = Rules(sends_done=False, sends_finish=False, infers_tokens=False)
@@ -79,7 +81,7 @@ class TritonDecoder(AnswerDecoder):
         n_input, n_output = _scalar(event.get("num_input_tokens")), _scalar(event.get("num_output_tokens"))
         if isinstance(n_input, int) or isinstance(n_output, int):
             self._usage = {"prompt_tokens": n_input}
-        tokens = n_output if isinstance(n_output, int) and n_output >= 0 else UNKNOWN_TOKENS
+        tokens = n_output if isinstance(n_output, int) and 0 <= n_output <= MAX_TOKENS else UNKNOWN_TOKENS
         if text or tokens > 0:
             self._add(at_ns, lateness_ns, tokens)
             self._has_text.append(bool(text))
@@ -88,15 +90,14 @@ class TritonDecoder(AnswerDecoder):
             if self._texts is not None:
                 self._texts.append(str(text))
 
-    def _count_tokens(self, decoded: Decoded) -> None:
-        """Turn running counts into counts an event, then count as every dialect does."""
+    def _settle(self) -> None:
+        """Turn running totals into counts an event, and drop a last event that held neither text nor tokens."""
         counts = self._tokens.tolist()
-        if counts and UNKNOWN_TOKENS not in counts and _is_cumulative(counts, self._request.osl):
+        if UNKNOWN_TOKENS not in counts and _is_cumulative(counts, self._request.osl):
             for i in reversed(range(1, len(counts))):
                 self._tokens[i] = counts[i] - counts[i - 1]
-            if len(counts) > 1 and not self._tokens[-1] and not self._has_text[-1]:
+            if not self._tokens[-1] and not self._has_text[-1]:
                 self._drop_last()
-        super()._count_tokens(decoded)
 
     def _text(self) -> str | None:
         return None if self._texts is None else join_texts(self._texts)

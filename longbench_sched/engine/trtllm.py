@@ -7,8 +7,8 @@ event of a chat has a space before its line end.
 
 from __future__ import annotations
 
-from longbench_sched.engine.answer import Rules
 from longbench_sched.engine.openai import Fields, OpenAiDialect
+from longbench_sched.engine.verdict import Rules
 from longbench_sched.target import Api, CountMode
 
 _RULES = Rules()

@@ -6,8 +6,8 @@ so events are not counted as tokens where anything better came. In a chat the fi
 
 from __future__ import annotations
 
-from longbench_sched.engine.answer import Rules
 from longbench_sched.engine.openai import Fields, OpenAiDialect
+from longbench_sched.engine.verdict import Rules
 from longbench_sched.target import Api, CountMode
 
 # With a reasoning or tool parser, empty chat events are dropped by the server, so those that come hold tokens there too.

@@ -305,7 +305,10 @@ def test_cached_tokens_are_null_where_the_server_does_not_say(details: dict[str,
     assert decoded.cached_tokens == cached
 
 
-@pytest.mark.parametrize("counts", [{"completion_tokens": "4"}, {"completion_tokens": True}, {"completion_tokens": -1}, {}])
+@pytest.mark.parametrize(
+    "counts",
+    [{"completion_tokens": "4"}, {"completion_tokens": True}, {"completion_tokens": -1}, {"completion_tokens": 2**31}, {}],
+)
 def test_counts_that_are_no_counts_are_left_out(counts: dict[str, object]) -> None:
     event = sse({"choices": [], "usage": counts})
     decoded = decode("vllm", [(1, vllm_text("a", "length")), (2, event + DONE)], osl=1)
@@ -596,10 +599,10 @@ def test_text_is_kept_only_where_it_is_asked_for() -> None:
     assert decode("vllm", script, osl=1, keep_text=True).text == "a"
 
 
+_NAMES = ("content", "role", "message", "type", "completion_tokens", "prompt_tokens", "cached_tokens", "finish_reason")
+_ATOMS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([2**31, 2**63 - 1, "length", "a"])
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.just("length"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["content", "role", "message", "type"]), inner),
-    max_leaves=6,
+    _ATOMS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner), max_leaves=6
 )
 _KEYS = (
     "choices",
