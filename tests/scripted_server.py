@@ -187,6 +187,7 @@ class ScriptedServer:
     tls: bool = False
     early: bool = False  # run the script when the head has arrived, before the body is read
     one_by_one: bool = False  # `script` is a list of scripts, one a request
+    greeting: bytes = b""  # said as soon as a client has connected
     host: str = "127.0.0.1"
     requests: list[Received] = field(default_factory=list)
     n_connections: int = 0
@@ -266,13 +267,14 @@ class ScriptedServer:
         finally:
             if not writer.is_closing():
                 writer.transport.abort() if self._stop.is_set() else writer.close()
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, asyncio.CancelledError):
                 await writer.wait_closed()
             self._note(n_open=-1)
             self._tasks.discard(task)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> None:
         nth = 0
+        writer.write(self.greeting)
         while not writer.is_closing():
             head = await reader.readuntil(b"\r\n\r\n")
             request = Received(len(self.requests), connection, nth, head)

@@ -44,6 +44,7 @@ from longbench_sched.target import Target, mask_url
 
 # Engines close idle connections after 5 s; one that we drop before that cannot be reset under a request.
 KEEP_ALIVE_S = 4.0
+LOOP_TURNS_TO_CLOSE = 3  # until a TLS transport that was aborted has closed its socket
 UNDECODED_BYTES = 4 << 20  # of one stream; more is decoded at once, to bound memory
 
 
@@ -137,6 +138,8 @@ class HttpTransport:
             if session is not None:
                 await session.close()
         self._pool = self._single_use = None
+        for _ in range(LOOP_TURNS_TO_CLOSE):
+            await asyncio.sleep(0)
 
     async def _attempt(self, exchange: _Exchange, http_request: HttpRequest, session: aiohttp.ClientSession) -> None:
         """Send once and read to the end; how that went is in the exchange."""

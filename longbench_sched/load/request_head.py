@@ -113,7 +113,9 @@ def tls_advice(detail: str) -> str:
 
 def os_words(error: BaseException) -> str:
     """The system's words for an error, without addresses and class names: `connection refused`."""
-    words = str(error) or type(error).__name__
+    words = str(error)
+    if not words:
+        return type(error).__name__
     if isinstance(error, OSError) and error.errno is not None:  # below 0: a failed look-up of a name, not in strerror's table
         words = os.strerror(error.errno) if error.errno > 0 else error.strerror or words
     return one_line(words[:1].lower() + words[1:])
