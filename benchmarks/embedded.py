@@ -1,9 +1,9 @@
 """What the embedded engine itself costs: CPU per streamed token and how late its tokens leave, under the headline load.
 
-    python benchmarks/embedded.py [vllm|sglang|trtllm ...] [--requests 128] [--concurrency 64] [--isl 30000] [--osl 500] [--scale 6]
+    python benchmarks/embedded.py [vllm|sglang|trtllm ...] [--requests 128] [--concurrency 64] [--isl 30000] [--scale 6]
 
-The client is one thread over plain sockets that counts events and keeps nothing, so that what is left of the machine is the server's.
-Lateness is in wall milliseconds, at the last token of a step; multiply by the scale for engine time.
+The client is one thread over plain sockets that counts events and keeps nothing, so that what is left of the machine is the
+server's. Lateness is in wall milliseconds, at the last token of a step; multiply by the scale for engine time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def bodies(args: argparse.Namespace, model: str, engine: str) -> list[bytes]:
         if engine != "trtllm":
             body["return_token_ids"] = False
         payload = json.dumps(body, separators=(",", ":")).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}\r\n\r\n"
-        made.append(head.encode() + payload)
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        made.append(head % len(payload) + payload)
     return made
 
 
@@ -103,7 +103,8 @@ def measure(engine: str, args: argparse.Namespace) -> None:
     print(
         f"{engine:7} {client.n_done} requests {wall:6.1f} s  {client.n_events} events  "
         f"server {spent:5.2f} s CPU = {spent / client.n_events * 1e6:5.1f} us/event, {spent / wall:4.0%} of a core  "
-        f"late p50 {late['p50_ms']:.2f} p99 {late['p99_ms']:.2f} max {late['max_ms']:.2f} ms over {steps} steps  (client {own / wall:.0%})",
+        f"late p50 {late['p50_ms']:.2f} p99 {late['p99_ms']:.2f} max {late['max_ms']:.2f} ms over {steps} steps  "
+        f"(client {own / wall:.0%})",
         flush=True,
     )
 

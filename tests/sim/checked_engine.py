@@ -1,8 +1,8 @@
 """Drives an engine over a list of arrivals and checks the laws that hold for every scheduler, on every step.
 
-G1 tokens of a step within the budget, above 0 unless idle; G2 running within the limit; G3 blocks conserved and enough for what is
-computed; G4 chunks contiguous, in order, the whole prompt; G5 a token only when everything before it is computed; G6 one token a
-decode; G7 nothing lost, time never backwards; G8 no empty step while something could run.
+G1 tokens of a step within the budget, above 0 unless idle; G2 running within the limit; G3 blocks conserved and enough for
+what is computed; G4 chunks contiguous, in order, the whole prompt; G5 a token only when everything before it is computed; G6
+one token a decode; G7 nothing lost, time never backwards; G8 no empty step while something could run.
 """
 
 from __future__ import annotations

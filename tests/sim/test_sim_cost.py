@@ -133,5 +133,5 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:
     with pytest.raises(UsageError, match=r"(?s)no GPU named 'h20o'.*H200.*Did you mean") as caught:
         find_gpu("h20o")
     assert "MI300X" in str(caught.value)
-    with pytest.raises(UsageError, match="Did you mean Llama-3.1-8B"):
+    with pytest.raises(UsageError, match=r"Did you mean Llama-3\.1-8B"):
         find_model("meta-llama/Llama-3-8B-Instruct")

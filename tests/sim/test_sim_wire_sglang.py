@@ -82,8 +82,8 @@ def test_chat_ends_with_a_finish_event_that_holds_no_token() -> None:
         CHAT
         + '"choices":[{"index":0,"delta":{"reasoning_content":null,"content":" hands"},"logprobs":null,"finish_reason":null,'
         '"matched_stop":null}]}',
-        CHAT
-        + '"choices":[{"index":0,"delta":{"reasoning_content":null},"logprobs":null,"finish_reason":"length","matched_stop":null}]}',
+        CHAT + '"choices":[{"index":0,"delta":{"reasoning_content":null},"logprobs":null,"finish_reason":"length",'
+        '"matched_stop":null}]}',
         CHAT + f'"choices":[],"usage":{usage(3)}}}',
         "[DONE]",
     ]

@@ -32,9 +32,8 @@ def test_completions_keep_their_nulls() -> None:
             '"avg_decoded_tokens_per_iter":1.0}],"usage":null}'
         ],
         [
-            CMPL
-            + '"choices":[{"index":0,"text":" scheduler","token_ids":null,"logprobs":null,"finish_reason":"length","stop_reason":null,'
-            '"avg_decoded_tokens_per_iter":1.0}],"usage":null}',
+            CMPL + '"choices":[{"index":0,"text":" scheduler","token_ids":null,"logprobs":null,"finish_reason":"length",'
+            '"stop_reason":null,"avg_decoded_tokens_per_iter":1.0}],"usage":null}',
             CMPL + f'"choices":[],"usage":{USAGE}}}',
             "[DONE]",
         ],

@@ -1,7 +1,7 @@
 """vLLM's answers, key by key against streams captured from 0.32.0.
 
-The expected lines are written by hand from those captures (ids and words replaced), not by our decoder, so that encoder and decoder
-cannot agree in an error.
+The expected lines are written by hand from those captures (ids and words replaced), not by our decoder, so that encoder and
+decoder cannot agree in an error.
 """
 
 from __future__ import annotations
@@ -129,12 +129,10 @@ def test_chat_without_usage() -> None:
 
 def test_a_completion_in_one_piece() -> None:
     answer = json.loads(VLLM.whole(FULL, "R", CREATED, 3, "length"))
-    assert list(answer) == (
-        "id object created model choices service_tier system_fingerprint usage kv_transfer_params ec_transfer_params metrics".split()
-    )
-    assert list(answer["choices"][0]) == (
-        "index text logprobs finish_reason stop_reason token_ids prompt_logprobs prompt_token_ids routed_experts".split()
-    )
+    keys = "id object created model choices service_tier system_fingerprint usage kv_transfer_params ec_transfer_params metrics"
+    assert " ".join(answer) == keys
+    keys = "index text logprobs finish_reason stop_reason token_ids prompt_logprobs prompt_token_ids routed_experts"
+    assert " ".join(answer["choices"][0]) == keys
     assert answer["choices"][0]["text"] == " The scheduler hands"
     assert answer["choices"][0]["token_ids"] == [FIRST, SECOND, THIRD]
     assert answer["usage"]["completion_tokens"] == 3
@@ -208,9 +206,9 @@ def test_a_prompt_above_the_context_is_400_in_vllms_words() -> None:
     assert refusal(prompt=[5] * 32_769) == (
         400,
         {
-            "message": "This model's maximum context length is 32768 tokens. However, your prompt contains at least 32769 input tokens, "
-            "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. "
-            "(parameter=input_tokens, value=32769)",
+            "message": "This model's maximum context length is 32768 tokens. However, your prompt contains at least 32769 input "
+            "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
+            " (parameter=input_tokens, value=32769)",
             "type": "BadRequestError",
             "param": "input_tokens",
             "code": 400,
