@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_A_GROUP = 65_536
-_CHUNKS_A_GROUP = 4_000_000  # bounds the memory of a write, and keeps 32-bit list offsets far from their end
+_CHUNKS_A_GROUP = 500_000  # bounds the memory of a write, and keeps 32-bit list offsets far from their end
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -88,6 +88,7 @@ class TestCsv:
             whole=Section("whole", 0, 9, stats, rates), steady=Section("steady", 0, 9, stats, rates)
         )
         assert len(text_of(".csv", *[summary] * 5)) < 50_000
+        assert table_of(summary)[0]["ttft_p50_s"] == "31.6012"  # six digits
         assert len(text_of(".md", *[summary] * 5)) < 50_000
 
     @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\ufeff=", "\u200b="])
