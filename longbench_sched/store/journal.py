@@ -247,16 +247,23 @@ def _valid(value: Any) -> Any:
 
 
 def _recovered(meta: RunMeta, records: list[StreamRecord]) -> RunMeta:
-    """The metadata with what is known of the end: the last instant of any record, and that the run was not completed."""
+    """The metadata with what the records say: the last instant, whose stamps they hold, that the run was not completed."""
     instants = [
         instant
         for record in records
         for instant in (record.end_ns, record.sent_ns, record.due_ns, *record.decoded.chunk_at_ns[-1:])
         if instant is not None
     ]
+    clocks = {record.clock for record in records if record.decoded.status is not Status.LOST}
+    clock = clocks.pop() if len(clocks) == 1 else meta.clock
     marks = tuple(dict.fromkeys([*meta.marks, "recovered", "incomplete"]))
     return dataclasses.replace(
-        meta, complete=False, marks=marks, measured_to_ns=max([meta.measured_from_ns, meta.measured_to_ns, *instants])
+        meta,
+        complete=False,
+        marks=marks,
+        clock=clock,
+        client=dataclasses.replace(meta.client, clock=clock),
+        measured_to_ns=max([meta.measured_from_ns, meta.measured_to_ns, *instants]),
     )
 
 

@@ -104,6 +104,12 @@ class TestRecovered:
     def test_it_ends_at_the_last_instant_that_is_known(self, path: Path) -> None:
         assert recover(path).meta.measured_to_ns == ORIGIN_NS + 7_000_040_000  # the send of the one in flight
 
+    def test_it_says_whose_stamps_its_records_hold(self, tmp_path: Path) -> None:
+        with Journal(tmp_path / "run.journal", make_meta(clock="user")) as journal:
+            journal.append(make_record(0))
+        meta = recover(tmp_path / "run.journal").meta
+        assert (meta.clock, meta.client.clock) == ("kernel", "kernel")
+
     def test_b12_a_request_in_flight_is_lost_not_forgotten(self, path: Path) -> None:
         table = recover(path).table
         assert list(table.texts["request_id"]) == ["run-r0", "run-r7"]
