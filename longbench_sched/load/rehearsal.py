@@ -33,6 +33,7 @@ from longbench_sched.transport import Transport
 PROBE_OSL = 32  # enough to see an end-of-sequence token respected, little enough to cost nothing
 ISL_TOLERANCE = 0.02
 ISL_SLACK = 2  # tokens: what turning a text about its middle may change
+LARGE_TEMPLATE = 256  # tokens; templates without a long system prompt add 5 to 50
 KEPT_BYTES = 1 << 20  # of an answer's beginning, for the capability record
 RUN_ID = "preflight"
 
@@ -112,6 +113,7 @@ def rehearse(
     overhead = _template_overhead(records) if target.api == "chat" else None
     lengths = [finding for one in sent if (finding := _length_finding(one)) is not None]
     prompts = [finding for record in records if (finding := _isl_finding(record, overhead or 0)) is not None]
+    prompts += _template_findings(min(record.isl for record in records), overhead or 0)
     capability = read_capability(records[0], listening.bodies[0])
     return replace(
         preflight,
@@ -174,6 +176,20 @@ def _isl_finding(record: StreamRecord, overhead: int) -> Mapping[str, str] | Non
         "cause": "Another tokenizer made the prompt, or the server cut it.",
         "next_step": "Give the model's own tokenizer with --tokenizer, or look for truncation in the server's settings.",
     }
+
+
+def _template_findings(isl: int, overhead: int) -> list[Mapping[str, str]]:
+    """One request cannot tell a long template from a prompt that is counted otherwise; both want to be looked at."""
+    if overhead <= max(ISL_TOLERANCE * isl, LARGE_TEMPLATE):
+        return []
+    return [
+        {
+            "id": "TEMPLATE-OVERHEAD",
+            "text": f"The server counted {overhead} tokens more than the {isl} of the message.",
+            "cause": "A long system prompt in the chat template, or another tokenizer made the prompt.",
+            "next_step": "Give the model's own tokenizer with --tokenizer, or use --api completions.",
+        }
+    ]
 
 
 def _length_finding(sent: _Sent) -> Mapping[str, str] | None:

@@ -91,6 +91,11 @@ def test_a16_the_overhead_of_the_shortest_request_is_expected_of_the_others() ->
     ]
 
 
+@pytest.mark.parametrize(("counted", "ids"), [(1_280, []), (1_281, ["TEMPLATE-OVERHEAD"])])
+def test_a_template_that_is_very_long_may_be_another_tokenizer(counted: int, ids: list[str]) -> None:
+    assert ids_of(run([Send(_chat_stream(3, counted))], [make_request(1_024, 3, "text")], api="chat")) == ids
+
+
 def test_completions_have_no_template() -> None:
     assert run([Send(ok_stream(3, prompt_tokens=4))], [make_request(4, 3)]).template_overhead is None
 
