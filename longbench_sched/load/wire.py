@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Literal, cast
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.load.exchange import Exchange
 from longbench_sched.load.messages import Messages
+from longbench_sched.load.request_head import one_line, os_words, tls_advice
 from longbench_sched.load.stamps import ANCILLARY_BYTES, SO_TIMESTAMPNS, RealtimeOffset, unpack_timespec
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.plan import Request
@@ -33,8 +34,10 @@ from longbench_sched.record import Ending
 from longbench_sched.target import Endpoint
 
 READ_BYTES = 1 << 16
+WRITE_BYTES = 1 << 16  # at once, where the loop's own transports write
 MAX_BATCH = 256  # streams read in one go before the loop may do something else
 SWEEP_S = 0.1
+CLOSING_TURNS = 20  # of the loop: its own transports are closed a few turns after they were told to
 UNDECODED_LIMIT_BYTES = 256 << 20
 
 HAS_EPOLL = hasattr(select, "epoll") and sys.platform.startswith("linux")
@@ -128,15 +131,10 @@ class WireTransport:
         missing = n_connections - len(self._idle)
         while missing > 0:
             n = min(missing, 64)
-            opened = await asyncio.gather(*(self._open_connection() for _ in range(n)), return_exceptions=True)
-            for connection in opened:
-                if isinstance(connection, _Connection):
-                    self._idle.append(connection)
-                elif not isinstance(connection, _ConnectFailed):
-                    assert isinstance(connection, BaseException)
-                    raise connection
-                else:
-                    return
+            n_before = self.n_sockets
+            await asyncio.gather(*(self._open_spare() for _ in range(n)))
+            if self.n_sockets < n_before + n:
+                return
             missing -= n
 
     def is_read_waiting(self) -> bool:
@@ -146,7 +144,9 @@ class WireTransport:
     def cancel_all(self) -> None:
         """End every open stream as cancelled."""
         for exchange in list(self._open):
-            self._give_up(exchange, Ending.CANCELLED, None)
+            # One that is over stays what it is, unless it is about to be sent once more.
+            if exchange.ending is None or exchange.is_untouched:
+                self._give_up(exchange, Ending.CANCELLED, None)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -155,14 +155,17 @@ class WireTransport:
         for opener in list(self._openers):
             opener.cancel()
         await asyncio.gather(*self._openers, return_exceptions=True)
-        for connection in self._idle:
+        for connection in list(self._idle):
             connection.close()
         self._idle.clear()
         if self._reader is not None:
             self._reader.close()
         if self._spool is not None:
             self._spool.close()
-        await asyncio.sleep(0)
+        for _ in range(CLOSING_TURNS):
+            if not self.n_sockets:
+                break
+            await asyncio.sleep(0)
 
     # Connections.
 
@@ -196,15 +199,16 @@ class WireTransport:
         try:
             async with asyncio.timeout(self._options.timeouts.connect_s):
                 connection = await self._connect()
-        except TimeoutError:
+        except TimeoutError as error:
             limit = self._options.timeouts.connect_s
-            raise _ConnectFailed(Ending.TIMEOUT_CONNECT, f"no connection within {limit:g} s") from None
-        except ConnectionRefusedError:
-            raise _ConnectFailed(Ending.REFUSED, "connection refused") from None
+            detail = os_words(error) if limit is None else f"no connection within {limit:g} s"
+            raise _ConnectFailed(Ending.TIMEOUT_CONNECT, detail) from None
+        except ConnectionRefusedError as error:
+            raise _ConnectFailed(Ending.REFUSED, os_words(error)) from None
         except ssl.SSLError as error:
-            raise _ConnectFailed(Ending.TLS, error.reason or str(error)) from None
+            raise _ConnectFailed(Ending.TLS, tls_advice(one_line(str(error)))) from None
         except OSError as error:
-            raise _ConnectFailed(Ending.CONNECT_FAILED, error.strerror or str(error)) from None
+            raise _ConnectFailed(Ending.CONNECT_FAILED, os_words(error)) from None
         finally:
             self._n_opening -= 1
         self.n_sockets += 1
@@ -236,7 +240,7 @@ class WireTransport:
                     raise
                 failure = error
                 continue
-            return _SocketConnection(self, sock, self._reader, self._options.stamps == "kernel")
+            return _SocketConnection(self, sock, self._reader)
         raise failure if failure is not None else OSError("the name has no address")
 
     async def _resolve(self) -> list[tuple[int, Any]]:
@@ -285,13 +289,14 @@ class WireTransport:
     def _sweep(self) -> None:
         now = _monotonic_ns()
         for exchange in list(self._open):
-            self._check_deadlines(exchange, now)
+            if exchange.ending is None:
+                self._check_deadlines(exchange, now)
         self._check_memory()
         if not self._is_closed:
             self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _check_deadlines(self, exchange: Exchange, now_ns: int) -> None:
-        if exchange.sent_ns is None or exchange.ending is not None:
+        if exchange.sent_ns is None:
             return
         limits = self._options.timeouts
         since_sent_s = (now_ns - exchange.sent_ns) / 1e9
@@ -302,15 +307,25 @@ class WireTransport:
         # they decoded now.
         last_ns = exchange.last_read_ns or exchange.sent_ns
         is_idle = limits.idle_s is not None and (now_ns - last_ns) / 1e9 > limits.idle_s
-        is_first_late = limits.first_token_s is not None and since_sent_s > limits.first_token_s
-        if is_first_late and not exchange.has_token and not exchange.decode_available():
+        is_first_late = limits.first_token_s is not None and since_sent_s > limits.first_token_s and not exchange.has_token
+        if not is_idle and not is_first_late:
+            return
+        has_token = exchange.decode_available() > 0
+        if exchange.ending is not None:  # so it turned out when the bytes were looked at
+            self._let_go(exchange)
+        elif is_first_late and not has_token:
             self._give_up(exchange, Ending.TIMEOUT_FIRST_TOKEN, f"no token {limits.first_token_s:g} s after the send")
-        elif is_idle and (exchange.has_token or exchange.decode_available()):
+        elif is_idle and has_token:
             self._give_up(exchange, Ending.TIMEOUT_IDLE, f"no byte for {limits.idle_s:g} s")
 
     def _give_up(self, exchange: Exchange, ending: Ending, detail: str | None) -> None:
         exchange.ending, exchange.detail = ending, detail
         exchange.end_ns = _monotonic_ns()
+        self._let_go(exchange)
+
+    @staticmethod
+    def _let_go(exchange: Exchange) -> None:
+        """Close the connection of an exchange that is over before its server knows."""
         if exchange.connection is not None:
             exchange.connection.exchange = None
             exchange.connection.close()
@@ -403,15 +418,15 @@ class _EpollReader:
 class _SocketConnection(_Connection):
     """A plain socket on the epoll."""
 
-    __slots__ = ("_out", "_reader", "_recvmsg", "_sock", "_wants_kernel", "_wire", "exchange", "fd", "n_requests")
+    __slots__ = ("_is_blocked", "_out", "_reader", "_recvmsg", "_sock", "_wire", "exchange", "fd", "n_requests")
 
-    def __init__(self, wire: WireTransport, sock: socket.socket, reader: _EpollReader, wants_kernel: bool) -> None:
+    def __init__(self, wire: WireTransport, sock: socket.socket, reader: _EpollReader) -> None:
         self._wire = wire
         self._sock = sock
         self._recvmsg = sock.recvmsg
         self._reader = reader
-        self._wants_kernel = wants_kernel
         self._out: memoryview | None = None
+        self._is_blocked = False  # the kernel takes no more for now: the epoll tells when it does
         self.fd = sock.fileno()
         self.exchange: Exchange | None = None
         self.n_requests = 0
@@ -420,23 +435,22 @@ class _SocketConnection(_Connection):
     def send(self, exchange: Exchange) -> None:
         self.exchange = exchange
         exchange.connection = self
-        message = memoryview(exchange.message)
+        self._out = memoryview(exchange.message)
         if exchange.sent_ns is None:
             exchange.sent_ns = _monotonic_ns()
-        self._out = message
         self.flush()
 
     def flush(self) -> None:
         exchange, out = self.exchange, self._out
         if exchange is None or out is None:
             return
-        is_first = len(out) == len(exchange.message)
         try:
             while out:
                 out = out[self._sock.send(out) :]
         except BlockingIOError:
             self._out = out
-            if is_first:
+            if not self._is_blocked:
+                self._is_blocked = True
                 self._reader.want_write(self, True)
             return
         except OSError as error:
@@ -444,11 +458,12 @@ class _SocketConnection(_Connection):
             self._out = None
             self.read()
             if self.exchange is exchange and exchange.ending is None:
-                self._lost(Ending.RESET, error.strerror)
+                self._lost(Ending.RESET, os_words(error))
             return
         exchange.body_sent_ns = _monotonic_ns()
         self._out = None
-        if not is_first:
+        if self._is_blocked:
+            self._is_blocked = False
             self._reader.want_write(self, False)
 
     def read(self) -> None:
@@ -457,7 +472,7 @@ class _SocketConnection(_Connection):
         except BlockingIOError:
             return
         except OSError as error:
-            self._lost(Ending.RESET, error.strerror)
+            self._lost(Ending.RESET, os_words(error))
             return
         read_ns = _monotonic_ns()
         exchange = self.exchange
@@ -512,14 +527,15 @@ class _ProtocolConnection(_Connection, asyncio.Protocol):
     def __init__(self, wire: WireTransport) -> None:
         self._wire = wire
         self._transport: asyncio.Transport | None = None
-        self._is_writing = False
+        self._out: memoryview | None = None
+        self._is_paused = False  # what was written has not all been taken
         self.exchange: Exchange | None = None
         self.n_requests = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, not an assertion: uvloop's TLS transports are asyncio.Transports by shape only.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(0)
+        self._transport.set_write_buffer_limits(high=1)  # 0 would pause TLS with nothing to write
 
     def send(self, exchange: Exchange) -> None:
         assert self._transport is not None
@@ -527,13 +543,28 @@ class _ProtocolConnection(_Connection, asyncio.Protocol):
         exchange.connection = self
         if exchange.sent_ns is None:
             exchange.sent_ns = _monotonic_ns()
-        self._transport.write(exchange.message)
-        if not self._transport.get_write_buffer_size():
+        self._out = memoryview(exchange.message)
+        self._write()
+
+    def _write(self) -> None:
+        """Write on, a piece at a time: TLS would take it all at once and not tell when the kernel had it."""
+        exchange, out = self.exchange, self._out
+        if exchange is None or out is None or self._transport is None:
+            return
+        while out and not self._is_paused:
+            self._transport.write(out[:WRITE_BYTES])
+            out = out[WRITE_BYTES:]
+        self._out = out
+        if not out and not self._is_paused:
             exchange.body_sent_ns = _monotonic_ns()
+            self._out = None
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
 
     def resume_writing(self) -> None:
-        if self.exchange is not None and self.exchange.body_sent_ns is None:
-            self.exchange.body_sent_ns = _monotonic_ns()
+        self._is_paused = False
+        self._write()
 
     def data_received(self, data: bytes) -> None:
         read_ns = _monotonic_ns()
