@@ -18,6 +18,10 @@ from longbench_sched.workload import exact
 PIECE_CHARS = 4000
 MAX_FILE_BYTES = 64 << 20
 
+# For lengths that can only be estimated: measured with a byte-level BPE of 65,000 entries for English and code, 2026-11-30.
+CHARS_PER_TOKEN = {"prose": 5.5, "stdlib": 4.5}
+CHARS_PER_TOKEN_OF_FILES = 4.5
+
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())

@@ -11,7 +11,7 @@ from longbench_sched.errors import PromptError
 from longbench_sched.workload import exact
 from longbench_sched.workload.roundtext import RoundText
 from longbench_sched.workload.tokens import Tokenizer, special_count
-from longbench_sched.workload.writer import CHARS_PER_TOKEN, FIRST_BLOCK, Extent, Kind, PromptKey
+from longbench_sched.workload.writer import FIRST_BLOCK, Extent, Kind, PromptKey
 
 _FILLERS = (" a", " I", ".", ",", " x", ":", "!", " 1", "0", "?", "e", "-")
 
@@ -35,7 +35,7 @@ class TextWriter:
         self._pieces, self._tokenizer, self._special = pieces, tokenizer, special
         self._n_special = special_count(tokenizer) if special else 0
         self._text: RoundText | None = None
-        self._chars_per_token = CHARS_PER_TOKEN
+        self._chars_per_token = 1.0  # measured when the text is opened
         self._prefixes: dict[tuple[int, int], str] = {}
         self._piece_counts: dict[tuple[int, int], int] = {}
 

@@ -102,17 +102,18 @@ def open_prompts(
     name = {"prose": "synthetic prose", "stdlib": "stdlib"}.get(source, Path(source).name)
     known_by = "estimate" if tokenizer is None else "ids" if maker.form == "ids" else "tokenizer"
 
-    def writer(text: Iterator[str], extent: Extent) -> PromptWriter:
+    def writer(source: str, kind: Kind, extent: Extent) -> PromptWriter:
+        text = _text(source, key, kind)
         if tokenizer is None:
-            return EstimateWriter(key, text, extent)
+            return EstimateWriter(key, text, extent, corpus.CHARS_PER_TOKEN.get(source, corpus.CHARS_PER_TOKEN_OF_FILES))
         if maker.form == "ids":
             return CutWriter(key, text, extent, tokenizer)
         return TextWriter(key, text, extent, tokenizer, special=maker.form == "text")
 
     # Warm-ups are never cut from the text that is measured: they would put it into the prefix cache.
     return Prompts(
-        writer(_text(source, key, "measured"), measured),
-        writer(_text("prose", key, "warmup"), warmup),
+        writer(source, "measured", measured),
+        writer("prose", "warmup", warmup),
         PromptSource(name, known_by, tuple(notes)),
     )
 
@@ -127,7 +128,7 @@ def _usable_ids(id_range: tuple[int, int], tokenizer: Tokenizer | None) -> tuple
     return low, size
 
 
-def _text(source: str, key: PromptKey, kind: str) -> Iterator[str]:
+def _text(source: str, key: PromptKey, kind: Kind) -> Iterator[str]:
     where = (key.cell, key.repeat, kind)
     if source == "prose":
         return corpus.prose(key.seed, *where)

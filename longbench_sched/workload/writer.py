@@ -18,7 +18,6 @@ from longbench_sched.workload.tokens import Tokenizer
 Kind = Literal["measured", "warmup"]
 
 FIRST_BLOCK = 16  # tokens: the smallest block that engines cache by default
-CHARS_PER_TOKEN = 4.6  # of the generated prose, for lengths that can only be estimated
 _CORPUS_TOKENS = 1 << 18  # enough text for prompts to start at different places; longer prompts get more
 
 
@@ -127,10 +126,11 @@ class CutWriter:
 class EstimateWriter:
     """Text of about the length asked for, where nothing can count its tokens."""
 
-    def __init__(self, key: PromptKey, pieces: Iterator[str], extent: Extent) -> None:
+    def __init__(self, key: PromptKey, pieces: Iterator[str], extent: Extent, chars_per_token: float) -> None:
         self._key = key
         self._want = extent.text_tokens
         self._pieces = pieces
+        self._chars_per_token = chars_per_token
         self._text: RoundText | None = None
 
     def write(self, kind: Kind, lane: int, index: int, isl: int, prefix: int, attempt: int) -> tuple[str, bytes]:
@@ -141,7 +141,9 @@ class EstimateWriter:
 
     def _cut(self, n_tokens: int, *purpose: object) -> str:
         if self._text is None:
-            self._text = RoundText(self._pieces, round(self._want * CHARS_PER_TOKEN))
+            self._text = RoundText(self._pieces, round(self._want * self._chars_per_token))
         text = self._text
         start = text.start(exact.rng(self._key.seed, "cut", self._key.cell, self._key.repeat, *purpose).random())
-        return text.between(start, max(text.end_after(start), text.end_at_or_before(start + round(n_tokens * CHARS_PER_TOKEN))))
+        return text.between(
+            start, max(text.end_after(start), text.end_at_or_before(start + round(n_tokens * self._chars_per_token)))
+        )
