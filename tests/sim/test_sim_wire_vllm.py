@@ -206,9 +206,9 @@ def test_a_prompt_above_the_context_is_400_in_vllms_words() -> None:
     assert refusal(prompt=[5] * 32_769) == (
         400,
         {
-            "message": "This model's maximum context length is 32768 tokens. However, your prompt contains at least 32769 input "
-            "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
-            " (parameter=input_tokens, value=32769)",
+            "message": "This model's maximum context length is 32768 tokens. However, your prompt contains at least 32769 "
+            "input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input "
+            "prompt. (parameter=input_tokens, value=32769)",
             "type": "BadRequestError",
             "param": "input_tokens",
             "code": 400,
