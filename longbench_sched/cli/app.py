@@ -66,8 +66,6 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         if not hasattr(error, "format_message"):
-            if debug:
-                raise
             return _fail(_bug(error), EXIT_NOT_MEASURED, debug)
         if not error.format_message():  # no command given: the help has been printed
             return EXIT_USAGE

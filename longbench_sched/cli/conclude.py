@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from longbench_sched.cli import output, pages
 from longbench_sched.cli.exports import Export, uses_stdout
-from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_TERMINATED, UsageError
+from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_TERMINATED, StoreError, UsageError
 from longbench_sched.metrics.summary import summarize
 
 MIN_SUCCESS = 0.95
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 def conclude(
     measured: Sequence[Measured], exports: Sequence[Export], *, min_success: float = MIN_SUCCESS, strict: bool = False
 ) -> int:
-    """Print and export runs; returns the exit code. They are stored already, whatever happens here."""
+    """Print and export runs; returns the exit code. Raises StoreError, after all else, for a run that could not be stored."""
     summaries = [summarize(one.run) for one in measured]
     files = _files([str(one.path) for one in measured], exports)
     if not uses_stdout([export.name for export in exports]):
         pages.print_page(summaries, files)
     pages.write_exports(summaries, exports)
     codes = [verdict(summary, min_success=min_success, strict=strict) for summary in summaries]
+    failures = [one.failure for one in measured if one.failure is not None]
+    if failures:
+        raise StoreError(failures[0])
     return next((code for code in codes if code != EXIT_OK), EXIT_OK)
 
 

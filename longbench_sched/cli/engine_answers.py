@@ -16,7 +16,7 @@ from longbench_sched.target import Target
 from longbench_sched.workload.prompt import PromptForm, PromptMaker
 from longbench_sched.workload.tokens import open_tokenizer
 
-_NEEDS_NO_TOKENIZER = ("prose", "ids")  # where the engine takes token ids
+_NEEDS_NO_TOKENIZER = ("synthetic", "ids")  # where the engine takes token ids
 
 
 def probe_options(

@@ -26,7 +26,9 @@ SCHEDULERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def headline(
     num_prompts: Annotated[int, typer.Option("--num-prompts", help="Measured requests for each scheduler.")] = 128,
-    time_scale: Annotated[float, typer.Option("--time-scale", help="Clock compressed so many times.")] = 6.0,
+    time_scale: Annotated[
+        float, typer.Option("--time-scale", min=0.01, max=1000, help="Clock compressed so many times.")
+    ] = 6.0,
     output_dir: Annotated[str, typer.Option("--output-dir", help="Folder for the runs and the comparison.")] = "results",
     export: Annotated[
         list[str] | None,

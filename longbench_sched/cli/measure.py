@@ -17,6 +17,7 @@ from longbench_sched.cli.progress import ProgressLine
 from longbench_sched.cli.provenance import host_facts, versions
 from longbench_sched.engine import make_dialect
 from longbench_sched.engine.dialect import Dialect
+from longbench_sched.errors import StoreError
 from longbench_sched.load.execute import LoadOptions, LoadResult, Progress, execute
 from longbench_sched.load.probe import Preflight, ProbeOptions, check_context
 from longbench_sched.load.rehearsal import choose_request, rehearse
@@ -59,10 +60,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run and where it lies."""
+    """A run and where it lies: its Parquet file, or the journal if that could not be written (see `failure`)."""
 
     run: Run
     path: Path
+    failure: str | None = None
 
 
 def measure(order: Order, target: Target) -> Measured:
@@ -90,11 +92,21 @@ def measure(order: Order, target: Target) -> Measured:
         result = _send(order, target, dialect, plan, preflight, run_id, recorder)
         lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
         run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
-        path = order.folder / f"{run_id}{schema.ENDING}"
+        return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
+
+
+def _store(run: Run, path: Path, log: journal.Journal) -> Measured:
+    """Write the run; the journal goes when its records are safe. A full disk does not cost the numbers on the screen."""
+    log.note_meta(run.meta)
+    try:
         write_run(run, path)
-        if log.failure is not None:
-            output.say(f"Warning: {log.failure}. The run itself is stored.")
-        log.remove()
+    except StoreError as error:
+        log.close()
+        held = f"Its journal ended early: {log.failure}" if log.failure else f"`show {log.path}` reads it from its journal."
+        return Measured(run, log.path, f"{error}\n{held}")
+    if log.failure is not None:
+        output.say(f"Warning: {log.failure.rstrip('.')}. The run itself is stored.")
+    log.remove()
     return Measured(run, path)
 
 

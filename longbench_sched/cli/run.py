@@ -68,7 +68,7 @@ def run(
     prompts: Annotated[
         str | None,
         typer.Option(
-            "--prompts", help="Text to take prompts from: prose, ids, stdlib, a file or a folder.", rich_help_panel=LOAD
+            "--prompts", help="What prompts say: synthetic, prose, stdlib, ids, a file or folder.", rich_help_panel=LOAD
         ),
     ] = None,
     tokenizer: Annotated[
@@ -115,7 +115,11 @@ def run(
     time_scale: Annotated[
         float,
         typer.Option(
-            "--time-scale", help="Clock compressed so many times; reports are in engine time.", rich_help_panel=EMBEDDED
+            "--time-scale",
+            min=0.01,
+            max=1000,
+            help="Clock compressed so many times; reports are in engine time.",
+            rich_help_panel=EMBEDDED,
         ),
     ] = 1.0,
     transport: Annotated[

@@ -1,0 +1,412 @@
+"""`run` from the command line to the exit code, against scripted servers on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import (
+    CA_FILE,
+    DONE,
+    Received,
+    Script,
+    ScriptedServer,
+    Send,
+    Silence,
+    Steps,
+    chunked,
+    head,
+    json_answer,
+    models,
+    ok_stream,
+    refused_port,
+    routes,
+    stream_head,
+)
+
+from longbench_sched.cli.app import main
+from longbench_sched.run import NONE, Run
+from longbench_sched.store.parquet import read_run
+
+ISL, OSL = 32, 3
+WORKLOAD = f"""
+title = "Tiny"
+isl = {ISL}
+osl = {OSL}
+concurrency = 2
+requests = 8
+warmups = 0
+"""
+OK = ok_stream(OSL, ISL)
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.toml"
+    path.write_text(WORKLOAD)
+    return str(path)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+def engine(completions: Script, **more: Script) -> Callable[[Received], Steps]:
+    """A server with one model `m` that answers completions by this script; the list of models may be another."""
+    return routes({"GET /v1/models": more.get("models", [Send(models("m"))]), "POST /v1/completions": completions})
+
+
+def after_the_first(first: bytes, rest: bytes) -> Script:
+    """One answer to the request of the preflight, another to all that are measured."""
+
+    def answer(request: Received) -> Steps:
+        is_preflight = request.headers.get("x-request-id", "").startswith("preflight")
+        return [Send(first if is_preflight else rest)]
+
+    return answer
+
+
+def run(workload: str, results: Path, url: str, *more: str) -> int:
+    return main(["run", workload, "--engine", "vllm", "--base-url", url, "--output-dir", str(results), *more])
+
+
+def stored(results: Path) -> Run:
+    [path] = results.glob("*.parquet")
+    return read_run(path)
+
+
+def statuses(run: Run) -> list[tuple[str | None, str | None]]:
+    return list(zip(run.table.texts["status"], run.table.texts["reason"], strict=True))
+
+
+def test_a_run_is_stored_printed_and_exported(
+    workload: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exports = [tmp_path / f"out.{ending}" for ending in ("md", "csv", "json", "parquet", "txt")]
+    flags = [word for path in exports for word in ("--export", str(path))]
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, *flags) == 0
+    printed = capsys.readouterr()
+    assert "8 ok" in printed.out
+    assert str(next(results.glob("*.parquet"))) in "".join(printed.out.split())  # a long path may be wrapped
+    assert [path.suffix for path in results.iterdir()] == [".parquet"]  # the journal is gone
+    assert all(path.stat().st_size > 100 for path in exports)
+    kept = stored(results)
+    assert statuses(kept) == [("ok", None)] * 8
+    assert kept.meta.complete
+    assert (kept.meta.target["engine"], kept.meta.target["model"], kept.meta.workload) == ("vllm", "m", "tiny")
+    sent = [r.headers["x-request-id"] for r in server.requests if r.method == "POST"]
+    assert sent[1:] == sorted(sent[1:], key=sent.index)
+    assert len(set(sent)) == 9  # the preflight and eight
+
+
+def test_the_page_goes_to_stdout_and_everything_else_to_stderr(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, "--export", "-.json") == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)  # one document and nothing else
+    assert document
+    assert "\x1b" not in printed.out + printed.err
+
+
+def test_c09_the_key_and_header_values_are_in_no_file(
+    workload: str, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TEAM_KEY", "sk-very-secret")
+    flags = ["--api-key-env", "TEAM_KEY", "--header", "X-Team: blue-whale"]
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, *flags) == 0
+    posts = [r for r in server.requests if r.method == "POST"]
+    assert {r.headers["authorization"] for r in posts} == {"Bearer sk-very-secret"}
+    assert {r.headers["x-team"] for r in posts} == {"blue-whale"}
+    printed = capsys.readouterr()
+    for held in [*(path.read_bytes() for path in results.iterdir()), printed.out.encode(), printed.err.encode()]:
+        assert b"sk-very-secret" not in held
+        assert b"blue-whale" not in held
+    assert stored(results).meta.target["headers"] == ["X-Team"]
+
+
+def test_c09_tls_fails_clearly_and_works_with_the_ca_file(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(engine([Send(OK)]), tls=True) as server:
+        assert run(workload, results, server.url) == 4
+        assert "certificate" in capsys.readouterr().err
+        assert not list(results.iterdir())
+        assert run(workload, results, server.url, "--ca-file", str(CA_FILE)) == 0
+        assert stored(results).meta.target["tls"] == "checked"
+        assert run(workload, results / "insecure", server.url, "--insecure") == 0
+    assert stored(results / "insecure").meta.target["tls"] == "unchecked"
+
+
+def test_a30_proxies_of_the_environment_are_used_only_when_asked_for(
+    workload: str, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refused_port() as dead, ScriptedServer(engine([Send(OK)])) as server:
+        for name in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{dead}")
+        assert run(workload, results, server.url) == 0
+        assert stored(results).meta.target["proxy"] is None
+        capsys.readouterr()
+        assert run(workload, results / "two", server.url, "--proxy-from-env") == 4
+    assert f"the proxy http://127.0.0.1:{dead}" in capsys.readouterr().err
+
+
+def test_an_unreachable_server_is_one_error_and_nothing_is_stored(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refused_port() as port:
+        assert run(workload, results, f"http://127.0.0.1:{port}") == 4
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        f"Error: cannot reach vllm at http://127.0.0.1:{port} (connection refused).\n"
+        "  Start the engine, or check --base-url. No request was sent.\n"
+    )
+    assert not list(results.iterdir())
+
+
+def test_b16_a_prompt_that_is_too_long_stops_the_run_before_any_request(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(engine([Send(OK)], models=[Send(models("m", max_model_len=16384))])) as server:
+        assert run("30k-500-c64", results, server.url) == 4
+    assert capsys.readouterr().err == (
+        "Error: the model accepts 16384 tokens; the workload needs 30500 (30000 + 500).\n"
+        "  Serve with a larger --max-model-len, or lower isl/osl. No request was sent.\n"
+    )
+    assert not [r for r in server.requests if r.path == "/v1/completions"]
+    assert not list(results.iterdir())
+
+
+PAGE = b"<html>not an engine</html>"
+HTML = head(200, ("Content-Type", "text/html"), ("Content-Length", str(len(PAGE)))) + PAGE
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (json_answer({"detail": "Not Found"}, 404), "answers 404 to POST /v1/completions"),
+        (json_answer({"error": {"message": "prompt is bad", "code": 400}}, 400), "prompt is bad"),
+        (json_answer({"error": {"message": "out of memory"}}, 500), "out of memory"),
+        (json_answer({"error": {"message": "slow down"}}, 429), "slow down"),
+        (HTML, "not-json"),
+        (stream_head() + chunked(DONE), "empty-stream"),
+    ],
+    ids=["404", "400", "500", "429", "html", "a28-empty"],
+)
+def test_an_engine_that_fails_its_first_request_is_not_measured(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str], answer: bytes, words: str
+) -> None:
+    with ScriptedServer(engine([Send(answer)])) as server:
+        assert run(workload, results, server.url) == 4
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert words in printed.err
+    assert len(printed.err.splitlines()) <= 3
+    assert "Traceback" not in printed.err
+    assert len([r for r in server.requests if r.method == "POST"]) == 1  # no storm
+    assert not list(results.iterdir())
+
+
+def test_a_model_that_is_not_served_is_refused_with_those_that_are(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, "--model", "other") == 4
+    assert "serves no model 'other'. Known: m." in capsys.readouterr().err
+
+
+def no_nan(text: str) -> None:
+    """Raises ValueError for a NaN or an infinity, which Python's reader would otherwise take."""
+
+    def refuse(word: str) -> Any:
+        raise ValueError(word)
+
+    json.loads(text, parse_constant=refuse)
+
+
+def test_b10_when_all_requests_fail_the_page_says_why_and_files_hold_nulls(
+    workload: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = after_the_first(OK, json_answer({"error": {"message": "broken"}}, 500))
+    flags = [
+        "--export",
+        str(tmp_path / "out.json"),
+        "--export",
+        str(tmp_path / "out.csv"),
+        "--export",
+        str(tmp_path / "out.md"),
+    ]
+    with ScriptedServer(engine(failing)) as server:
+        assert run(workload, results, server.url, *flags) == 4
+    printed = capsys.readouterr()
+    assert "0/8 ok, 8 x HTTP 500" in printed.out
+    assert "0/8 ok, fewer than --min-success 0.95" in printed.err
+    no_nan((tmp_path / "out.json").read_text())
+    for name in ("out.csv", "out.md"):
+        words = (tmp_path / name).read_text().lower().replace(",", " ").replace("|", " ").split()
+        assert not {"nan", "inf", "infinity", "-inf"} & set(words)
+    assert statuses(stored(results)) == [("failed", "http-status")] * 8
+    assert main(["show", str(next(results.glob("*.parquet")))]) == 0
+
+
+def test_b08_a_single_refused_request_still_gives_a_report(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refused_port() as port:
+        flags = ["--no-preflight", "--model", "m", "--num-prompts", "1"]
+        assert run(workload, results, f"http://127.0.0.1:{port}", *flags) == 4
+    printed = capsys.readouterr()
+    assert "0/1 ok, 1 x connect-refused" in printed.out
+    assert "Traceback" not in printed.err
+    kept = stored(results)
+    assert statuses(kept) == [("failed", "connect-refused")]
+    assert list(kept.table.ints["first_byte_ns"]) == [NONE]
+
+
+def test_a28_empty_streams_are_failures_and_credit_no_tokens(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(engine([Send(stream_head() + chunked(DONE))])) as server:
+        assert run(workload, results, server.url, "--no-preflight", "--model", "m") == 4
+    assert "0/8 ok, 8 x empty-stream" in capsys.readouterr().out
+
+
+def test_min_success_is_the_share_below_which_a_run_is_not_a_measurement(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def two_of_eight_fail(request: Received) -> Steps:
+        fails = request.headers["x-request-id"].endswith(("-r3", "-r7"))
+        return [Send(json_answer({"error": {"message": "x"}}, 503) if fails else OK)]
+
+    with ScriptedServer(engine(two_of_eight_fail)) as server:
+        assert run(workload, results / "a", server.url) == 4  # 6 of 8
+        assert run(workload, results / "b", server.url, "--min-success", "0.75") == 0
+    assert "6/8 ok" in capsys.readouterr().out
+
+
+def test_a15_strict_refuses_prompts_of_another_length_and_the_default_marks_them(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(engine([Send(ok_stream(OSL, 2 * ISL))])) as server:
+        assert run(workload, results / "marked", server.url) == 0
+        assert "isl-mismatch" in capsys.readouterr().out
+        assert run(workload, results / "strict", server.url, "--strict") == 4
+    assert "isl-mismatch" in capsys.readouterr().err
+    assert len(list((results / "strict").glob("*.parquet"))) == 1  # stored all the same
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--num-prompts", "0"], "--num-prompts: 0 is too small"),
+        (["--header", "X-A: b\r\nHost: c"], "a line break inside a header is refused"),
+        (["--export", "/no/such/folder/out.md"], "Nothing was measured"),
+        (["--export", "out.docx"], "no format with the suffix"),
+        (["--output-dir", "/proc/nothing"], "cannot write"),
+        (["--min-success", "95"], "not a share"),
+        (["--timeout-total", "soon"], "--timeout-total: 'soon' is not a duration"),
+        (["--transport", "carrier"], "--transport 'carrier' is not known. Known: wire, http."),
+        (["--timestamps", "gps"], "--timestamps 'gps' is not known"),
+        (["--api", "generate"], "--engine vllm has no --api generate"),
+        (["--engine", "vlm"], "Did you mean vllm?"),
+        (["--goodput", "speed:1"], "--goodput 'speed:1' is not METRIC:MILLISECONDS"),
+        (["--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: that variable is not set"),
+        (["--request-rate", "1", "--concurrency", "2"], "give one of them"),
+        (["--nonsense"], "No such option"),
+        (["--base-url", "localhost:8000"], "is not an http:// or https:// address"),
+        (["--prompts", "/no/such/corpus.txt"], "does not exist"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_error_with_exit_code_2_before_any_request_is_sent(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, *flags) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("Error: ")
+    assert words in printed.err
+    assert "Traceback" not in printed.err
+    assert not [r for r in server.requests if r.path == "/v1/completions"]
+
+
+def test_a_file_in_place_of_the_results_folder_is_found_before_the_engine_is_asked(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results.write_text("a file")
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url) == 2
+    assert not server.requests
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "no-such-workload", "--debug"]) == 2
+    printed = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in printed
+    assert "Error: no workload named 'no-such-workload'." in printed
+
+
+# Interrupts. The server sends the signal while the 13th request waits for its answer.
+
+
+def interrupting(number: signal.Signals, at: int, *, hangs: bool = False) -> Script:
+    """Answers well, and signals our own process when the request with this number has arrived."""
+
+    def answer(request: Received) -> Steps:
+        if request.headers["x-request-id"].endswith(f"-r{at}"):
+            os.kill(os.getpid(), number)
+            if hangs:
+                return [Silence()]
+        return [Send(OK)]
+
+    return answer
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
+def test_b13_an_interrupted_run_stores_what_was_measured(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    flags = ["--num-prompts", "100", "--concurrency", "1"]
+    with ScriptedServer(engine(interrupting(number, 12))) as server:
+        assert run(workload, results, server.url, *flags) == code
+    printed = capsys.readouterr()
+    assert f"Interrupted by {number.name}: what was measured is stored." in printed.err
+    kept = stored(results)
+    assert 13 <= kept.table.n <= 15  # the signal is seen while the 13th or the next is in flight
+    assert set(statuses(kept)) == {("ok", None)}
+    assert kept.meta.interrupted == number.name
+    assert not kept.meta.complete
+    assert main(["show", "latest", "--output-dir", str(results)]) == 0
+    assert "planned" in capsys.readouterr().out
+
+
+def test_b13_a_second_interrupt_leaves_at_once_and_stores_what_was_measured(workload: str, results: Path) -> None:
+    def answer(request: Received) -> Steps:
+        if request.headers["x-request-id"].endswith(("-r4", "-r5")):
+            os.kill(os.getpid(), signal.SIGINT)
+            return [Silence()]
+        return [Send(OK)]
+
+    with ScriptedServer(engine(answer)) as server:
+        assert run(workload, results, server.url, "--num-prompts", "100", "--concurrency", "2") == 130
+    kept = stored(results)
+    assert statuses(kept)[-2:] == [("cancelled", "interrupted")] * 2
+    assert {status for status, _ in statuses(kept)[:-2]} == {"ok"}
