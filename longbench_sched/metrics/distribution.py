@@ -15,7 +15,19 @@ import numpy as np
 from longbench_sched.metrics.columns import Floats, Ints, Samples
 
 SECOND_MODE_RATIO = 2.0  # neighbours in sorted order so far apart are two modes
+SECOND_MODE_GAP = 2.0  # the step between the modes, at least, in widths of the larger one
 SECOND_MODE_MIN_N = 20
+
+
+def ordered(samples: Samples) -> Samples:
+    """The weighted samples in ascending order, without their rows, so that percentiles of them are cheap.
+
+    Unweighted samples stay as they are: their percentiles need no sorting.
+    """
+    if samples.weights is None:
+        return samples
+    order = np.argsort(samples.values, kind="stable")
+    return Samples(samples.values[order], np.array([len(order)]), samples.weights[order])
 
 
 def percentiles(samples: Samples, shares: Sequence[float]) -> list[float]:
@@ -74,8 +86,8 @@ def adjusted(
 def second_mode(values: Floats) -> str | None:
     """A hint if the values lie in two heaps far apart: "2 % in a second mode".
 
-    The widest step between neighbours in sorted order must double the value, leave at least 2 values and 1 % on each side,
-    and be wider than the larger heap itself: the tail of a broad distribution is no mode.
+    The widest step between neighbours in sorted order must double the value, leave at least 2 values and 1 % on each side, and
+    be twice as wide as the larger heap itself: the tail of a broad distribution is no mode.
     """
     n = len(values)
     if n < SECOND_MODE_MIN_N:
@@ -87,7 +99,7 @@ def second_mode(values: Floats) -> str | None:
     at = int(np.argmax(ratio))
     cut = at + least
     larger = ordered[:cut] if cut >= n - cut else ordered[cut:]
-    if lower[at] <= 0 or ratio[at] < SECOND_MODE_RATIO or upper[at] - lower[at] <= larger[-1] - larger[0]:
+    if lower[at] <= 0 or ratio[at] < SECOND_MODE_RATIO or upper[at] - lower[at] <= SECOND_MODE_GAP * (larger[-1] - larger[0]):
         return None
     share = min(cut, n - cut) / n
     return f"{share * 100:.0f} % in a second mode"

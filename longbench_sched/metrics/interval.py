@@ -25,7 +25,7 @@ from longbench_sched.metrics.distribution import percentiles
 LEVEL = 0.95
 DRAWS = 1000
 MIN_N = 8  # requests; with fewer there is no interval
-_MAX_BLOCKS = 2000  # more add cost, not certainty
+_MAX_BLOCKS = 500  # more add cost, not certainty
 
 
 def block_length(series: Floats) -> int:
@@ -96,14 +96,16 @@ def mean_interval(columns: Columns, samples: Samples, seed: int) -> tuple[float,
     return centre + below, centre + above
 
 
-def median_interval(columns: Columns, samples: Samples, median: float, seed: int) -> tuple[float, float] | None:
-    """95 % interval of the median; None with too few requests."""
+def median_interval(
+    columns: Columns, samples: Samples, ordered: Samples, median: float, seed: int
+) -> tuple[float, float] | None:
+    """95 % interval of the median; None with too few requests. `ordered` are the same samples in ascending order."""
     weights = np.ones(len(samples.values)) if samples.weights is None else samples.weights
     at_or_below, counts = _in_due_order(columns, samples, np.where(samples.values <= median, weights, 0.0))
     if len(counts) < MIN_N:
         return None
     below, above = ratio_deviation(at_or_below, counts, seed)
-    low, high = percentiles(samples, (max(0.0, 0.5 - above), min(1.0, 0.5 - below)))
+    low, high = percentiles(ordered, (max(0.0, 0.5 - above), min(1.0, 0.5 - below)))
     return min(low, median), max(high, median)
 
 

@@ -158,8 +158,9 @@ def describe(metric: Definition, columns: Columns, samples: Samples, seed: int) 
     """The figures of a distribution; all None where there are no values."""
     if not len(samples.values):
         return Stat(metric.name, metric.unit, 0)
-    p50, p90, p95, p99 = distribution.percentiles(samples, SHARES)
-    median = interval.median_interval(columns, samples, p50, seed)
+    ordered = distribution.ordered(samples)
+    p50, p90, p95, p99 = distribution.percentiles(ordered, SHARES)
+    median = interval.median_interval(columns, samples, ordered, p50, seed)
     mean = interval.mean_interval(columns, samples, seed)
     return Stat(
         metric=metric.name,

@@ -105,6 +105,8 @@ def test_e12_mean_median_p99_and_a_hint_at_the_second_mode() -> None:
         pytest.param([1.0] * 30, id="all alike"),
         pytest.param([1.0] * 99 + [50.0], id="one outlier"),
         pytest.param([1.0, 1.0, 5.0, 5.0], id="too few to say"),
+        pytest.param([*np.linspace(1, 20, 40), 41.0, 42.0], id="a tail beyond a broad heap"),
+        pytest.param([1.0, 1.0, *np.linspace(2.5, 20, 40)], id="two before a broad heap"),
         pytest.param(list(np.exp(np.random.default_rng(3).normal(0, 1, 200))), id="a broad tail"),
         pytest.param([0.0] * 20 + [1.0] * 20, id="zeros have no ratio"),
     ],

@@ -26,9 +26,8 @@ def autoregressive(n: int, rho: float, rng: np.random.Generator) -> np.ndarray:
 def interval_of_median(values: np.ndarray) -> tuple[float, float]:
     """The interval for one value a request, in due order."""
     run = run_of([row(float(i), [float(i) + 1], index=i) for i in range(len(values))])
-    found = interval.median_interval(
-        Columns.of(run), Samples(values, np.ones(len(values), dtype=np.int64)), float(np.median(values)), 1
-    )
+    samples = Samples(values, np.ones(len(values), dtype=np.int64))
+    found = interval.median_interval(Columns.of(run), samples, samples, float(np.median(values)), 1)
     assert found is not None
     return found
 

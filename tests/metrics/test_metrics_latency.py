@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from handmade import row, run_of, steps
+from handmade import failed, row, run_of, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longbench_sched.metrics.columns import Columns
 from longbench_sched.metrics.definitions import CATALOGUE, DISTRIBUTIONS
 from longbench_sched.metrics.summary import summarize
-from longbench_sched.record import TokenSource
+from longbench_sched.record import Reason, TokenSource
 from longbench_sched.run import Run
 from longbench_sched.slo import Slo
 
@@ -88,6 +90,14 @@ def test_lateness_is_the_tools_own_and_apart_from_queue_wait() -> None:
     assert values(run, "lateness") == pytest.approx([0.010])
     assert values(run, "ttft") == pytest.approx([0.070])
     assert values(run, "ttft_due") == pytest.approx([0.100])
+
+
+def test_lateness_and_queue_wait_are_over_every_request_that_was_sent() -> None:
+    run = run_of(
+        [row(10.0, [20.0], slot=0.0), failed(Reason.RESET, sent=30.0, slot=0.0, index=1), failed(Reason.RESET, sent=None)]
+    )
+    lateness = summarize(run).whole.stats["lateness"]
+    assert (lateness.n, lateness.max) == (2, pytest.approx(0.030))
 
 
 def test_a29_a_single_chunk_has_no_tpot_but_keeps_its_row() -> None:
@@ -171,6 +181,11 @@ def test_every_metric_has_a_docstring_and_a_stat_in_each_section() -> None:
     for name, metric in CATALOGUE.items():
         assert metric.name == name
         assert metric.compute.__doc__, name
+
+
+def test_every_metric_is_documented() -> None:
+    words = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert [name for name in CATALOGUE if f"`{name}`" not in words] == []
 
 
 @given(

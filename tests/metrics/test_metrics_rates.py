@@ -45,6 +45,7 @@ def test_b05_tokens_of_failed_requests_are_not_in_the_throughput_of_successes() 
     summary = summarize(run)
     assert summary.whole.rates["output_throughput"].value == pytest.approx(10.0)
     assert summary.whole.rates["output_throughput_all"].value == pytest.approx(47.0)
+    assert summary.whole.rates["input_throughput"].value == pytest.approx(100.0)
     assert summary.facts["tokens"] == {"prompt": 100, "output": 10, "output_unsuccessful": 37}
     assert summary.whole.stats["ttft"].n == 1
 

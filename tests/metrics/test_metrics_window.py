@@ -55,6 +55,7 @@ def test_a12_warm_ups_are_in_no_figure_and_not_in_the_window() -> None:
     summary = summarize(run_of(records))
     assert summary.whole.stats["ttft"].n == summary.outcomes.attempted == 10
     assert summary.whole.stats["ttft"].max == pytest.approx(0.1)
+    assert summary.facts["tokens"] == {"prompt": 1000, "output": 10, "output_unsuccessful": 0}
     assert (summary.whole.from_s, summary.whole.to_s) == (pytest.approx(0.0), pytest.approx(1.0))
 
 
