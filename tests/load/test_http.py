@@ -43,7 +43,7 @@ from longbench_sched.record import Reason, Status, StreamRecord
 from longbench_sched.target import Endpoint, Target
 from longbench_sched.transport import Transport
 
-QUICK = Timeouts(connect_s=5.0, first_token_s=0.15, idle_s=None)
+QUICK = Timeouts(connect_s=20.0, first_token_s=0.5, idle_s=None)
 
 
 def make_request(index: int = 0, osl: int = 3, prompt: array[int] | str | None = None) -> Request:
@@ -272,11 +272,11 @@ def test_a_first_token_that_never_comes_is_a_timeout_whatever_else_came(steps: S
 
 
 def test_comments_do_not_put_the_first_token_deadline_off() -> None:
-    script = [Send(stream_head()), *[step for _ in range(40) for step in (Send(chunk(COMMENT)), scripted.Pause(20))], Silence()]
+    script = [Send(stream_head()), *[step for _ in range(60) for step in (Send(chunk(COMMENT)), scripted.Pause(20))], Silence()]
     with ScriptedServer(script) as server:
         record = send_one(server.url, timeouts=QUICK)
     assert (record.status, record.decoded.reason) == (Status.TIMEOUT, Reason.TIMEOUT_FIRST_TOKEN)
-    assert 0 < record.decoded.n_comments < 40
+    assert 0 < record.decoded.n_comments < 60
 
 
 def test_b15_silence_after_a_token_is_an_idle_timeout_and_the_token_is_kept() -> None:
@@ -290,26 +290,25 @@ def test_b15_silence_after_a_token_is_an_idle_timeout_and_the_token_is_kept() ->
 
 
 def test_gaps_shorter_than_the_idle_limit_are_no_timeout_however_long_the_stream() -> None:
-    events = stream_events(8)
-    parts = [chunk(event) for event in events] + [LAST_CHUNK]
-    with ScriptedServer([Send(stream_head()), Segments(parts, gap_ms=40)]) as server:
-        record = send(server.url, [make_request(osl=8)], timeouts=Timeouts(first_token_s=0.5, idle_s=0.3))[0]
+    parts = [chunk(event) for event in stream_events(12)] + [LAST_CHUNK]
+    with ScriptedServer([Send(stream_head()), Segments(parts, gap_ms=60)]) as server:
+        record = send(server.url, [make_request(osl=12)], timeouts=Timeouts(first_token_s=5.0, idle_s=0.6))[0]
     assert record.status is Status.OK
 
 
 def test_a_token_before_the_first_token_deadline_meets_it() -> None:
     gate = Gate()
     rest = chunk(b"".join(stream_events(3)[1:])) + LAST_CHUNK
-    script = [Send(stream_head() + chunk(stream_events(3)[0])), scripted.Pause(250), Send(rest), Open(gate)]
+    script = [Send(stream_head() + chunk(stream_events(3)[0])), scripted.Pause(600), Send(rest), Open(gate)]
     with ScriptedServer(script) as server:
         record = send_one(server.url, timeouts=QUICK)
     assert (record.status, record.decoded.output_tokens) == (Status.OK, 3)
 
 
 def test_the_total_limit_ends_a_stream_that_still_flows() -> None:
-    script = [Send(stream_head()), *[step for _ in range(50) for step in (Send(chunk(token())), scripted.Pause(10))], Silence()]
+    script = [Send(stream_head()), *[step for _ in range(80) for step in (Send(chunk(token())), scripted.Pause(10))], Silence()]
     with ScriptedServer(script) as server:
-        record = send_one(server.url, timeouts=Timeouts(total_s=0.1))
+        record = send_one(server.url, timeouts=Timeouts(total_s=0.3))
     assert (record.status, record.decoded.reason) == (Status.TIMEOUT, Reason.TIMEOUT_TOTAL)
     assert len(record.decoded.chunk_at_ns) > 0
 
