@@ -31,12 +31,10 @@ def ordered(samples: Samples) -> Samples:
 
 
 def percentiles(samples: Samples, shares: Sequence[float]) -> list[float]:
-    """The values below which these shares lie. `samples` must not be empty."""
+    """The values below which these shares lie. `samples` must not be empty; weighted ones must be `ordered`."""
     if samples.weights is None:
         return [float(value) for value in np.quantile(samples.values, shares)]
-    order = np.argsort(samples.values, kind="stable")
-    values = samples.values[order]
-    upto = np.cumsum(samples.weights[order])
+    values, upto = samples.values, np.cumsum(samples.weights)
     position = np.asarray(shares) * (upto[-1] - 1)
     below = np.floor(position).astype(np.int64)
     low = values[np.searchsorted(upto, below, side="right")]
