@@ -135,6 +135,7 @@ SCRIPTS: dict[str, Any] = {
 SILENT: dict[str, Any] = {
     "no token": [Send(stream_head() + chunk(COMMENT)), Silence()],
     "idle": [Send(stream_head() + chunk(token())), Silence()],
+    "broken size line, then silence": [Send(stream_head() + chunk(token())), Pause(20), Send(b"zz\r\n"), Silence()],
 }
 
 
