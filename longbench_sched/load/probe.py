@@ -94,9 +94,10 @@ def check_context(preflight: Preflight, engine: str, isl: int, osl: int) -> None
     if limit is None or needed <= limit:
         return
     template = f" + {overhead} of the chat template" if overhead else ""
+    sent = "No measured request" if preflight.capability else "No request"  # after a rehearsal, or before
     raise TargetError(
         f"the model accepts {limit} tokens; the workload needs {needed} ({isl} + {osl}{template}).\n"
-        f"Serve with a larger {_CONTEXT_FLAGS.get(engine, 'context')}, or lower isl/osl. No request was sent."
+        f"Serve with a larger {_CONTEXT_FLAGS.get(engine, 'context')}, or lower isl/osl. {sent} was sent."
     )
 
 
