@@ -58,6 +58,12 @@ async def send(transport: WireTransport, request: Request) -> StreamRecord:
     return (await transport.stream(request, 1, 2)).record()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until the condition holds (`run` bounds the wait)."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
 def run(scenario: Awaitable[T]) -> T:
     """Run a coroutine on the loop that a run uses."""
 
