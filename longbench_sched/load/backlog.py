@@ -31,24 +31,31 @@ class Backlog:
         self._loop = asyncio.get_running_loop()
         self._on_record = on_record
         self._is_read_waiting = is_read_waiting
-        self._pending: deque[tuple[int, Ended]] = deque()  # with the instant from which each may be decoded
+        # With the instant from which each may be decoded, and the bytes it held then.
+        self._pending: deque[tuple[int, int, Ended]] = deque()
         self._resting_bytes = 0
         self._is_run_over = False
         self._handle: asyncio.Handle | None = None
         self._empty: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
         self._collected_ns = time.monotonic_ns()
         self.gc_pauses = 0
         self.gc_pause_max_ns = 0
 
     def add(self, ended: Ended) -> None:
-        """Take an ended stream."""
-        self._pending.append((time.monotonic_ns() + REST_NS, ended))
-        self._resting_bytes += ended.n_undecoded_bytes
+        """Take an ended stream. Raises what `on_record` raised for one before."""
+        if self._failure is not None:
+            raise self._failure
+        held = ended.n_undecoded_bytes
+        self._pending.append((time.monotonic_ns() + REST_NS, held, ended))
+        self._resting_bytes += held
         if self._handle is None:
             self._plan()
 
     async def drained(self) -> None:
-        """Return when every record has been handed on; nothing rests any longer."""
+        """Return when every record has been handed on; nothing rests any longer. Raises what `on_record` raised."""
+        if self._failure is not None:
+            raise self._failure
         self._is_run_over = True
         if self._pending:
             self._empty = self._loop.create_future()
@@ -72,8 +79,14 @@ class Backlog:
 
     def _slice(self) -> None:
         self._handle = None
-        if not self._is_read_waiting():
-            self._work(time.monotonic_ns() + SLICE_NS)
+        try:
+            if not self._is_read_waiting():
+                self._work(time.monotonic_ns() + SLICE_NS)
+        except Exception as error:  # of whoever takes the records: raised where the run adds and waits, which would hang
+            self._failure = error
+            if self._empty is not None and not self._empty.done():
+                self._empty.set_exception(error)
+            return
         if self._pending:
             self._plan()
         elif self._empty is not None and not self._empty.done():
@@ -81,8 +94,7 @@ class Backlog:
 
     def _work(self, until_ns: int) -> None:
         while self._pending:
-            _, ended = self._pending[0]
-            held = ended.n_undecoded_bytes
+            _, held, ended = self._pending[0]
             if not ended.step(until_ns):
                 return
             self._pending.popleft()

@@ -75,11 +75,10 @@ def peak_rss_mb() -> float:
 
 
 def raise_open_files(needed: int) -> int | None:
-    """Raise the soft limit on open files to what is needed; the limit if even the hard one is too low, else None."""
+    """Raise the soft limit on open files to what is needed, or as far as it goes: that limit if it is too low, else None."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return None
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        return hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return None
+    is_too_low = hard != resource.RLIM_INFINITY and hard < needed
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if is_too_low else needed, hard))
+    return hard if is_too_low else None
