@@ -54,7 +54,7 @@ class TargetError(LongbenchError):
 
 
 class ClientLimitError(LongbenchError):
-    """This machine cannot offer the load asked for (open files, memory)."""
+    """The load asked for is beyond what the client's own machine can offer (open files, memory)."""
 
     exit_code = EXIT_NOT_MEASURED
 

@@ -135,7 +135,7 @@ class Plan:
 
 
 def compressed(plan: Plan, time_scale: float) -> Plan:
-    """The plan for an engine whose clock runs `time_scale` times as fast: what is due at 6 s of its time is sent at 1 s of ours.
+    """The plan for an engine whose clock runs `time_scale` times as fast: what is due at 6 s of its time is sent at 1 s.
 
     Lengths, prompts and digest are those of the plan; only the instants of sending change.
     """

@@ -89,7 +89,7 @@ def measure(order: Order, target: Target) -> Measured:
     meta = _meta_before(run_id, order, target, dialect, plan, preflight)
     with journal.Journal(order.folder / f"{run_id}{journal.ENDING}", meta) as log:
         recorder = _Recorder(log, meta)
-        result = _send(order, target, dialect, plan, preflight, run_id, recorder)
+        result = _send(order, target, dialect, plan, preflight, run_id, recorder, log)
         lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
         run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
         return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
@@ -133,7 +133,14 @@ def _rehearsed(
 
 
 def _send(
-    order: Order, target: Target, dialect: Dialect, plan: Plan, preflight: Preflight, run_id: str, recorder: _Recorder
+    order: Order,
+    target: Target,
+    dialect: Dialect,
+    plan: Plan,
+    preflight: Preflight,
+    run_id: str,
+    recorder: _Recorder,
+    log: journal.Journal,
 ) -> LoadResult:
     timing = order.timing
     options = LoadOptions(
@@ -153,7 +160,9 @@ def _send(
             line.update(progress)
             recorder.note_start(progress)
 
-        return execute(compressed(plan, preflight.time_scale), target, dialect, options, recorder.take, on_progress)
+        return execute(
+            compressed(plan, preflight.time_scale), target, dialect, options, recorder.take, on_progress, log.note_sent
+        )
 
 
 class _Recorder:

@@ -16,7 +16,7 @@ from longbench_sched.engine.dialect import StreamDecoder
 from longbench_sched.load.framing import BodyEnd, Dechunker, FramingError, ResponseHead, parse_head
 from longbench_sched.load.stamps import NO_LATENESS, RealtimeOffset
 from longbench_sched.plan import Request
-from longbench_sched.record import Decoded, Ending, StreamRecord
+from longbench_sched.record import Decoded, Ending, Status, StreamRecord
 
 PIECES_A_LOOK = 16  # pieces decoded between two looks at the clock: about 0.1 ms
 
@@ -313,7 +313,17 @@ class Exchange:
         header_ns = None
         if self._head is not None:
             header_ns = self._offset.monotonic_ns(array("q", [self._head_kernel_ns]), array("q", [self._head_read_ns]))[0][0]
-        record = StreamRecord(
+        record = self._so_far(self._decoded)
+        record.header_ns, record.end_ns, record.clock = header_ns, self.ended_ns, clock
+        self._release()
+        return record
+
+    def open_record(self) -> StreamRecord:
+        """What is known while the stream is open: that it was sent. It is lost if nothing follows."""
+        return self._so_far(Decoded(status=Status.LOST))
+
+    def _so_far(self, decoded: Decoded) -> StreamRecord:
+        return StreamRecord(
             request_id=self.request_id,
             index=self.request.index,
             phase=self.request.phase,
@@ -324,15 +334,10 @@ class Exchange:
             osl=self.request.osl,
             sent_ns=self.sent_ns,
             body_sent_ns=self.body_sent_ns,
-            header_ns=header_ns,
-            end_ns=self.ended_ns,
             http_status=None if self._head is None else self._head.status,
-            decoded=self._decoded,
+            decoded=decoded,
             n_body_bytes=self.n_body_bytes,
-            clock=clock,
         )
-        self._release()
-        return record
 
     def _clock(self) -> str:
         """Whose stamps these are: mixed, if the kernel's could not be used for some of the reads."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SPARE_FILES = 64  # the journal, the results, the interpreter's own
 MAX_SPARE_CONNECTIONS = 512
 PROGRESS_EVERY_S = 0.5
+NOTES_A_TURN = 32
 START_DELAY_NS = 50_000_000  # between the last preparation and the first due time
 
 
@@ -99,8 +100,11 @@ def execute(
     options: LoadOptions,
     on_record: Callable[[StreamRecord], None],
     on_progress: Callable[[Progress], None] | None = None,
+    on_sent: Callable[[StreamRecord], None] | None = None,
 ) -> LoadResult:
     """Send the plan; each record is handed on as soon as it is decoded.
+
+    `on_sent` hears of each request within half a second of its send, so that a journal can tell what was in flight.
 
     Raises UsageError (headers, TLS files, proxy) and ClientLimitError before anything is sent; a failed request is a record.
     """
@@ -112,7 +116,7 @@ def execute(
         )
     runner = asyncio.Runner(loop_factory=_new_loop)
     with runner, _collector_off():
-        return runner.run(_Execution(plan, target, dialect, options, on_record, on_progress).run())
+        return runner.run(_Execution(plan, target, dialect, options, on_record, on_progress, on_sent).run())
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -150,6 +154,7 @@ class _Execution:
         options: LoadOptions,
         on_record: Callable[[StreamRecord], None],
         on_progress: Callable[[Progress], None] | None,
+        on_sent: Callable[[StreamRecord], None] | None,
     ) -> None:
         self._plan = plan
         self._target = target
@@ -157,6 +162,8 @@ class _Execution:
         self._options = options
         self._sink = on_record
         self._on_progress = on_progress
+        self._on_sent = on_sent
+        self._noted: set[str] = set()  # open requests that on_sent has heard of
         self._planned = sum(len(lane.requests) for lane in plan.lanes)
         self._lateness_ns = array("q")
         self._read_lateness_ns = array("q")
@@ -310,6 +317,19 @@ class _Execution:
         while True:
             await asyncio.sleep(PROGRESS_EVERY_S)
             self._report_progress()
+            await self._note_sent()
+
+    async def _note_sent(self) -> None:
+        """Hand on what was sent since the last look, a few at a time: never long on the timed path."""
+        if self._on_sent is None:
+            return
+        records = self._transport.open_records()
+        new = [record for record in records if record.request_id not in self._noted]
+        self._noted = {record.request_id for record in records}
+        for i, record in enumerate(new, 1):
+            self._on_sent(record)
+            if not i % NOTES_A_TURN:
+                await asyncio.sleep(0)
 
     def _report_progress(self) -> None:
         if self._on_progress is None:

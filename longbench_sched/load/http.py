@@ -39,7 +39,7 @@ from longbench_sched.load.request_head import (
 from longbench_sched.load.stamps import NO_LATENESS
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.plan import Request
-from longbench_sched.record import Decoded, Ending, StreamRecord
+from longbench_sched.record import Decoded, Ending, Status, StreamRecord
 from longbench_sched.target import Target, mask_url
 
 # Engines close idle connections after 5 s; one that we drop before that cannot be reset under a request.
@@ -126,6 +126,10 @@ class HttpTransport:
     def is_read_waiting(self) -> bool:
         """Not to be learnt from aiohttp."""
         return False
+
+    def open_records(self) -> list[StreamRecord]:
+        """What is known of the streams that are open and sent."""
+        return [exchange.open_record() for exchange in self._open if exchange.sent_ns is not None]
 
     def cancel_all(self) -> None:
         """End every open stream as cancelled."""
@@ -449,6 +453,15 @@ class _Exchange:
             self._decoded = self._decoder.finish(self._ending, self._detail)
             if self._is_retried:
                 self._decoded.marks.append(RETRIED)
+        record = self._so_far(self._decoded)
+        record.end_ns = self.ended_ns
+        return record
+
+    def open_record(self) -> StreamRecord:
+        """What is known while the stream is open: that it was sent. It is lost if nothing follows."""
+        return self._so_far(Decoded(status=Status.LOST))
+
+    def _so_far(self, decoded: Decoded) -> StreamRecord:
         return StreamRecord(
             request_id=self.request_id,
             index=self._request.index,
@@ -461,9 +474,8 @@ class _Exchange:
             sent_ns=self.sent_ns,
             body_sent_ns=self.body_sent_ns,
             header_ns=self._header_ns,
-            end_ns=self.ended_ns,
             http_status=self._status,
-            decoded=self._decoded,
+            decoded=decoded,
             n_body_bytes=self._n_body_bytes,
             clock="user",
         )

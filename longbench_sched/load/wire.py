@@ -30,7 +30,7 @@ from longbench_sched.load.request_head import one_line, os_words, tls_advice
 from longbench_sched.load.stamps import ANCILLARY_BYTES, SO_TIMESTAMPNS, RealtimeOffset, unpack_timespec
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.plan import Request
-from longbench_sched.record import Ending
+from longbench_sched.record import Ending, StreamRecord
 from longbench_sched.target import Endpoint
 
 READ_BYTES = 1 << 16
@@ -140,6 +140,10 @@ class WireTransport:
     def is_read_waiting(self) -> bool:
         """Whether a socket has bytes to read."""
         return self._reader is not None and self._reader.is_waiting()
+
+    def open_records(self) -> list[StreamRecord]:
+        """What is known of the streams that are open and sent."""
+        return [exchange.open_record() for exchange in self._open if exchange.sent_ns is not None]
 
     def cancel_all(self) -> None:
         """End every open stream as cancelled."""
