@@ -27,7 +27,7 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._schedulers: set[asyncio.Task[None]] = set()
         self.is_stopped = False
-        self.n_sent = 0
+        self.n_sent = 0  # measured requests
         self.n_in_flight = 0
 
     def stop(self) -> None:
@@ -131,7 +131,7 @@ class Driver:
 
     async def _send(self, request: Request, due_ns: int, slot_ns: int) -> int:
         """Send one request; the instant from which its place was free again."""
-        self.n_sent += 1
+        self.n_sent += request.phase == "measured"
         self.n_in_flight += 1
         try:
             ended = await self._transport.stream(request, due_ns, slot_ns)
