@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import handmade
+import handmade_summaries as handmade
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import handmade
+import handmade_summaries as handmade
 import pytest
 
 from longbench_sched.metrics.stat import Summary

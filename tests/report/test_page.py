@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import handmade
+import handmade_summaries as handmade
 import pytest
 
 from longbench_sched.metrics.stat import Advice, Outcomes, ReasonCount, Section, Stat

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import handmade
+import handmade_summaries as handmade
 import pytest
 
 from longbench_sched.metrics.stat import Section, Stat, Summary
