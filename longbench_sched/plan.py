@@ -33,12 +33,13 @@ class Request:
     index: int  # unique in the plan, warm-ups included; order of due time within a lane
     phase: Phase
     lane: int  # index into Plan.lanes; -1 for warm-ups
-    prompt: array[int] | str  # token ids (typecode 'I'), or text
+    prompt: array[int] | str  # token ids (typecode 'I'), or text; empty where only lengths matter (a simulated run)
     isl: int  # prompt tokens as planned: what the server must count (in chat: of the content alone)
     osl: int  # output tokens asked for
     due_s: float | None = None  # from the start of the measured phase; None in a closed loop
     sampling: Sampling = Sampling()
     session: str | None = None
+    shared_prefix: int = 0  # tokens that all requests of the lane begin with
 
     @property
     def id(self) -> str:

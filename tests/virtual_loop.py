@@ -1,7 +1,6 @@
-"""An asyncio loop whose time jumps, and an engine made of arithmetic: the driver's schedule, exact and without waiting.
+"""Engines of a few lines in virtual time (sim/clock.py): the driver's schedule, exact and without waiting.
 
-The loop waits for nothing: when no callback is ready, its clock moves to the next timer. A test that would take minutes takes a
-moment, and an instant that the driver chose is an integer that can be worked out by hand.
+A test that would take minutes takes a moment, and an instant that the driver chose can be worked out by hand.
 
     async def scenario(loop: VirtualLoop) -> None:
         engine = VirtualEngine(VirtualClock(loop), SerialServer(service_ns=500 * MS))
@@ -12,87 +11,30 @@ moment, and an instant that the driver chose is an integer that can be worked ou
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from longbench_sched.plan import ClosedLoop, ConcurrencyStep, Lane, LengthFacts, OpenLoop, Plan, Request
 from longbench_sched.record import Decoded, Status, StreamRecord
+from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
 
 MS = 1_000_000
 S = 1_000_000_000
 
-T = TypeVar("T")
-
-
-class Deadlock(AssertionError):
-    """Everything waits and nothing is due: in real time this test would hang."""
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    """Never waits; where it should have, the loop's clock jumps."""
-
-    loop: VirtualLoop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready or timeout == 0:
-            return ready
-        if timeout is None:
-            raise Deadlock("everything waits and nothing is due")
-        self.loop.jump()
-        return []
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time, which is a whole number of ns and begins at `from_ns`."""
-
-    def __init__(self, from_ns: int = S) -> None:
-        selector = _JumpingSelector()
-        selector.loop = self
-        self.now_ns = from_ns
-        super().__init__(selector)
-        self._clock_resolution = 0.5e-9  # a timer may not fire one ns early
-
-    def time(self) -> float:
-        return self.now_ns / 1e9
-
-    def jump(self) -> None:
-        """Move the clock to the next timer."""
-        handle = min((h for h in self._scheduled if not h.cancelled()), key=lambda h: h.when())  # type: ignore[attr-defined]
-        self.now_ns = max(self.now_ns, round(handle.when() * 1e9))
-
-
-class VirtualClock:
-    """load.clock.Clock on a virtual loop."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def now_ns(self) -> int:
-        return self._loop.now_ns
-
-    async def sleep_until(self, at_ns: int) -> None:
-        if at_ns > self._loop.now_ns:
-            future: asyncio.Future[None] = self._loop.create_future()
-            handle = self._loop.call_at(at_ns / 1e9, future.set_result, None)
-            try:
-                await future
-            finally:
-                handle.cancel()
-
-
-def run_virtually(scenario: Callable[[VirtualLoop], Awaitable[T]]) -> T:
-    """Run a scenario on a fresh virtual loop."""
-    loop = VirtualLoop()
-
-    async def main() -> T:
-        return await scenario(loop)
-
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(main())
-
+__all__ = [
+    "MS",
+    "ParallelServer",
+    "S",
+    "SerialServer",
+    "VirtualClock",
+    "VirtualEngine",
+    "VirtualLoop",
+    "closed_lane",
+    "make_plan",
+    "make_requests",
+    "open_lane",
+    "run_virtually",
+]
 
 # The engine.
 

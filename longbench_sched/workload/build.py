@@ -2,7 +2,7 @@
 
 The same workload, seed and prompt maker give the same plan on any machine; `Plan.digest` proves it. With token ids and no
 tokenizer nothing else enters. With a tokenizer the prompts depend on it too; `extra["schedule_digest"]` is then what plans
-for different engines have in common.
+for different engines have in common. Where prompts are lengths alone, the digest of the plan is that of its schedule.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def build_plan(workload: Workload, seed: int, prompts: PromptMaker, *, cell: str
     notes = list(workload.notes)
     drafts = [_draft(spec, seed, notes) for spec in workload.lanes]
     warmups = _warmups(workload, drafts)
-    _check_size(drafts, warmups)
+    is_lengths = prompts.form == "lengths"
+    _check_size(drafts, warmups, holds_tokens=not is_lengths)
     schedule = b"".join(draft.schedule() for draft in drafts)
     schedule_digest = hashlib.sha256(schedule).hexdigest()
     key = PromptKey(seed, schedule_digest[:16] if cell is None else cell, repeat)
@@ -89,7 +90,9 @@ def build_plan(workload: Workload, seed: int, prompts: PromptMaker, *, cell: str
         seed=seed,
         lanes=lanes,
         warmups=warmup_requests,
-        digest=plan_digest(schedule, [r for lane in lanes for r in lane.requests] + list(warmup_requests)),
+        digest=schedule_digest
+        if is_lengths
+        else plan_digest(schedule, [r for lane in lanes for r in lane.requests] + list(warmup_requests)),
         isl=isl,
         osl=osl,
         slo=workload.slo,
@@ -198,9 +201,9 @@ def _warmups(workload: Workload, drafts: Sequence[_Draft]) -> list[_Warmup]:
     return warmups
 
 
-def _check_size(drafts: Sequence[_Draft], warmups: Sequence[_Warmup]) -> None:
+def _check_size(drafts: Sequence[_Draft], warmups: Sequence[_Warmup], *, holds_tokens: bool) -> None:
     total = sum(sum(draft.isl) for draft in drafts) + sum(warmup.isl for warmup in warmups)
-    if total > MAX_PLAN_TOKENS:
+    if holds_tokens and total > MAX_PLAN_TOKENS:
         raise WorkloadError(
             f"the plan would hold {total} prompt tokens, more than the {MAX_PLAN_TOKENS} that fit. "
             "Lower requests, duration or isl."
@@ -215,7 +218,10 @@ def _write_lanes(workload: Workload, drafts: Sequence[_Draft], made: Prompts) ->
         for i, (isl, osl) in enumerate(zip(draft.isl, draft.osl, strict=True)):
             prompt = made.make("measured", number, i, isl, draft.spec.shared_prefix)
             due_s = None if draft.due_ns is None else draft.due_ns[i] / 1e9
-            requests.append(Request(index, "measured", number, prompt, isl, osl, due_s, workload.sampling))
+            prefix = draft.spec.shared_prefix
+            requests.append(
+                Request(index, "measured", number, prompt, isl, osl, due_s, workload.sampling, shared_prefix=prefix)
+            )
             index += 1
         lanes.append(Lane(draft.spec.name, draft.loop, tuple(requests), draft.spec.duration_s))
     return tuple(lanes)

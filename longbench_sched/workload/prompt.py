@@ -32,9 +32,10 @@ from longbench_sched.workload.writer import (
     PromptWriter,
 )
 
-PromptForm = Literal["ids", "text", "chat"]
+PromptForm = Literal["ids", "text", "chat", "lengths"]
 
 SOURCES = ("synthetic", "prose", "ids", "stdlib")  # synthetic: prose, or ids where nothing can count the tokens of prose
+NO_PROMPT: array[int] = array("I")
 _TRIES = 200
 
 
@@ -42,8 +43,9 @@ _TRIES = 200
 class PromptMaker:
     """How prompts are to be made for one engine.
 
-    form: `ids` (the engine takes token ids), `text` (a plain prompt, to which the server adds its special tokens), or `chat`
-    (the content of a message, which the server wraps in its template).
+    form: `ids` (the engine takes token ids), `text` (a plain prompt, to which the server adds its special tokens), `chat` (the
+    content of a message, which the server wraps in its template), or `lengths` (prompts say nothing and are only counted, which
+    is all that an engine made of arithmetic looks at).
     tokenizer_failure: why there is no tokenizer, if one was asked for.
     """
 
@@ -56,23 +58,26 @@ class PromptMaker:
 class PromptSource:
     """What is said about the prompts of a plan: where they came from and how their length is known."""
 
-    name: str  # synthetic ids, synthetic prose, stdlib, or the name of a file or folder
+    name: str  # synthetic ids, synthetic prose, stdlib, lengths only, or the name of a file or folder
     isl_source: str  # ids, tokenizer, estimate
     notes: tuple[str, ...] = ()
 
 
 class Prompts:
-    """The prompts of one plan: each is asked for once, and none begins like another."""
+    """The prompts of one plan: each is asked for once, and none begins like another. Without writers all are empty."""
 
-    def __init__(self, measured: PromptWriter, warmup: PromptWriter, source: PromptSource) -> None:
+    def __init__(self, measured: PromptWriter | None, warmup: PromptWriter | None, source: PromptSource) -> None:
         self.source = source
-        self._writers: dict[Kind, PromptWriter] = {"measured": measured, "warmup": warmup}
+        self._writers: dict[Kind, PromptWriter | None] = {"measured": measured, "warmup": warmup}
         self._seen: set[bytes] = set()
 
     def make(self, kind: Kind, lane: int, index: int, isl: int, prefix: int = 0) -> array[int] | str:
         """The prompt of one request. Raises PromptError if its first block cannot differ from all others."""
+        writer = self._writers[kind]
+        if writer is None:
+            return NO_PROMPT
         for attempt in range(_TRIES):
-            prompt, block = self._writers[kind].write(kind, lane, index, isl, prefix, attempt)
+            prompt, block = writer.write(kind, lane, index, isl, prefix, attempt)
             if block not in self._seen:
                 self._seen.add(block)
                 return prompt
@@ -88,6 +93,8 @@ def open_prompts(
     maker: PromptMaker, source: str, id_range: tuple[int, int], key: PromptKey, *, measured: Extent, warmup: Extent
 ) -> Prompts:
     """Choose how to write the prompts of a plan: by what the engine takes, the text asked for and the tokenizer at hand."""
+    if maker.form == "lengths":
+        return Prompts(None, None, PromptSource("lengths only", "ids"))
     tokenizer = maker.tokenizer
     notes = [f"{maker.tokenizer_failure} Token counts are the server's."] if maker.tokenizer_failure else []
     if maker.form == "ids" and (source == "ids" or (source == "synthetic" and tokenizer is None)):

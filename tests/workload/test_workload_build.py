@@ -50,6 +50,26 @@ def test_the_schedule_digest_is_common_to_ids_and_text(tokenizer: LocalTokenizer
     assert len({p.digest for p in plans}) == 2
 
 
+def test_prompts_that_are_lengths_hold_no_tokens_and_are_known_by_the_schedule() -> None:
+    text = "isl = 32\nosl = 8\nconcurrency = 2\nrequests = 5\nshared_prefix = 8\n"
+    workload = read_workload(text, "mine", "mine.toml", Path())
+    full, lengths = (build_plan(workload, 0, PromptMaker(form)) for form in ("ids", "lengths"))
+    assert [(r.id, r.isl, r.osl, r.due_s, r.shared_prefix) for r in lengths.requests] == [
+        (r.id, r.isl, r.osl, r.due_s, r.shared_prefix) for r in full.requests
+    ]
+    assert {len(r.prompt) for r in (*lengths.requests, *lengths.warmups)} == {0}
+    assert {r.shared_prefix for r in lengths.requests} == {8}
+    assert lengths.digest == full.extra["schedule_digest"]
+    assert (lengths.prompt_source, lengths.extra["prompt_form"]) == ("lengths only", "lengths")
+
+
+def test_lengths_alone_may_be_more_tokens_than_a_plan_could_hold() -> None:
+    workload = read_workload("isl = 1000000\nosl = 8\nconcurrency = 2\nrequests = 300\n", "mine", "mine.toml", Path())
+    assert len(build_plan(workload, 0, PromptMaker("lengths")).requests) == 300
+    with pytest.raises(WorkloadError, match="302000000"):
+        build_plan(workload, 0, PromptMaker())
+
+
 @pytest.mark.parametrize(
     "other",
     [
