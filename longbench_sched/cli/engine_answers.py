@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.errors import TargetError, UsageError
-from longbench_sched.load.probe import Preflight, ProbeOptions, open_server_tokenizer, probe, read_server_lateness_ms
+from longbench_sched.load.probe import (
+    Preflight,
+    ProbeOptions,
+    open_server_tokenizer,
+    probe,
+    read_prefix_hits,
+    read_server_lateness_ms,
+)
 from longbench_sched.load.proxy import environment_proxy
+from longbench_sched.run import RunMeta
 from longbench_sched.target import Target
 from longbench_sched.workload.prompt import PromptForm, PromptMaker
 from longbench_sched.workload.tokens import open_tokenizer
@@ -76,3 +85,14 @@ def engine_facts(preflight: Preflight) -> dict[str, Any]:
 def server_lateness_ms(target: Target, preflight: Preflight, options: ProbeOptions) -> float | None:
     """How late the embedded engine was by its own account; None for any other engine."""
     return read_server_lateness_ms(target, options) if preflight.is_simulated else None
+
+
+def with_prefix_hits(meta: RunMeta, before: int | None, target: Target, options: ProbeOptions) -> RunMeta:
+    """The run's facts, with what the server's prefix cache gave since `before` if the server counts that.
+
+    vLLM does not say it in its answers unless it is started so; then this is all that shows that prompts were known to it.
+    """
+    after = None if before is None else read_prefix_hits(target, options)
+    if before is None or after is None or after < before:  # a server that was restarted begins anew
+        return meta
+    return replace(meta, engine_facts={**meta.engine_facts, "prefix_hit_tokens": after - before})

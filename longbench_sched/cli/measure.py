@@ -19,7 +19,7 @@ from longbench_sched.engine import make_dialect
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.errors import StoreError
 from longbench_sched.load.execute import LoadOptions, LoadResult, Progress, execute
-from longbench_sched.load.probe import Preflight, ProbeOptions, check_context
+from longbench_sched.load.probe import Preflight, ProbeOptions, check_context, read_prefix_hits
 from longbench_sched.load.rehearsal import choose_request, rehearse
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.plan import Plan, compressed
@@ -89,8 +89,10 @@ def measure(order: Order, target: Target) -> Measured:
     meta = _meta_before(run_id, order, target, dialect, plan, preflight)
     with journal.Journal(order.folder / f"{run_id}{journal.ENDING}", meta) as log:
         recorder = _Recorder(log, meta)
+        hits_before = read_prefix_hits(target, options)
         result = _send(order, target, dialect, plan, preflight, run_id, recorder, log)
         lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
+        meta = engine_answers.with_prefix_hits(meta, hits_before, target, options)
         run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
         return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
 

@@ -179,6 +179,7 @@ def run(
     from longbench_sched.load.timeouts import Timeouts
     from longbench_sched.quantity import duration_s
     from longbench_sched.slo import Slo
+    from longbench_sched.store.atomic import check_writable
     from longbench_sched.workload.spec import Overrides, load_workload
 
     overrides = Overrides(
@@ -217,6 +218,7 @@ def run(
         tokenizer=None if tokenizer is None else Path(tokenizer),
     )
     check_share(min_success)
+    check_writable(order.folder / "probe")  # makes the folder, which the exports may be meant for
     with open_exports(export or []) as exports:
         if base_url is None:
             settings = embedded.Settings(engine or "vllm", gpu, sim_model, tuple(sim_set or ()), time_scale)

@@ -36,6 +36,7 @@ FACTS: dict[str, str] = {
     "stream_interval": "tokens between two events of a stream",
     "incremental_output": "/generate sends only what is new (SGLang)",
     "prefix_caching": "prompts that share a beginning share its KV blocks",
+    "prefix_hit_tokens": "prompt tokens that the prefix cache gave during the run, by the server's counter; all its clients",
     "block_size": "tokens in a KV block",
     "kv_capacity_tokens": "tokens that fit in the KV cache",
     "kv_dtype": "type of the KV cache",
@@ -201,6 +202,15 @@ def read_metrics(text: str) -> Facts:
     for _, labels, _ in read_samples(text, "vllm:cache_config_info"):
         return _cache_facts(labels)
     return _gauge_facts(text, "sglang", "sglang:", _SGLANG_GAUGES) or _dynamo_facts(text)
+
+
+_PREFIX_HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
+
+
+def read_prefix_hits(text: str) -> int | None:
+    """Prompt tokens that the prefix cache has given since the server started, over all ranks and tiers; None if not told."""
+    hits = [value for name in _PREFIX_HITS for found, _, value in read_samples(text, name) if found == name]
+    return int(sum(hits)) if hits else None
 
 
 def _gauge_facts(text: str, engine: str, prefix: str, keys: Mapping[str, str]) -> Facts:

@@ -112,6 +112,13 @@ def read_server_lateness_ms(target: Target, options: ProbeOptions = ProbeOptions
     return float(late) if isinstance(late, int | float) else None
 
 
+def read_prefix_hits(target: Target, options: ProbeOptions = ProbeOptions()) -> int | None:
+    """The server's own count of prompt tokens from its prefix cache, up to now; None if it has none, or is gone."""
+    with _Session(target, options) as session:
+        metrics = session.get("/metrics")
+    return facts.read_prefix_hits(metrics.body.decode("utf-8", "replace")) if metrics.is_ok else None
+
+
 # The models.
 
 

@@ -30,7 +30,7 @@ def collect_facts(meta: RunMeta, columns: Columns, whole: Span | None, steady: S
         "osl": _osl(meta, columns),
         "tokens": _tokens(columns),
         "packing": _packing(columns),
-        "cache": _cache(columns),
+        "cache": _cache(meta, columns),
         "in_flight": _in_flight(meta, columns, whole, steady),
         "sends": _sends(meta, columns),
         "shared_reads": _shared_reads(columns),
@@ -117,12 +117,21 @@ def _packing(columns: Columns) -> dict[str, Any]:
     }
 
 
-def _cache(columns: Columns) -> dict[str, Any]:
-    """Share of prompt tokens that came from the prefix cache, over successes whose server says so."""
+def _cache(meta: RunMeta, columns: Columns) -> dict[str, Any]:
+    """Share of prompt tokens that came from the prefix cache, over successes whose server says so.
+
+    Where no answer says it, the server's counter over the whole run does. The counter takes in the warm-ups, which may all have
+    been known to the server; so the share is what is surely left for the measured prompts.
+    """
     cached = columns.ints("cached_tokens")
     rows = columns.ok & (cached != NONE) & (columns.prompt_tokens > 0)
     prompt = int(columns.prompt_tokens[rows].sum())
     total = int(cached[rows].sum())
+    hits = meta.engine_facts.get("prefix_hit_tokens")
+    if not rows.any() and isinstance(hits, int):
+        rows = columns.ok
+        prompt = int(columns.prompt_tokens[rows].sum())
+        total = min(max(0, hits - int(columns.prompt_tokens[~columns.measured].sum())), prompt)
     return {"n": int(rows.sum()), "cached_tokens": total, "share": total / prompt if prompt else None}
 
 

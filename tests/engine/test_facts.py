@@ -144,6 +144,21 @@ def test_sglang_and_dynamo_metrics_say_sizes() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "hits"),
+    [
+        ('vllm:prefix_cache_hits_total{engine="0"} 9728.0\nvllm:prefix_cache_hits_created{engine="0"} 1.796e+09\n', 9728),
+        ('vllm:prefix_cache_hits_total{engine="0"} 3.0\nvllm:prefix_cache_hits_total{engine="1"} 4.0\n', 7),
+        ('sglang:cached_tokens_total{cache_source="device"} 204.0\nsglang:cached_tokens_total{cache_source="host"} 6.0\n', 210),
+        ("vllm:prefix_cache_hits_total 0.0\n", 0),
+        ("llamacpp:requests_processing 1\n", None),
+    ],
+    ids=["vllm", "two-ranks", "two-tiers", "none-yet", "not-told"],
+)
+def test_a11_hits_of_the_prefix_cache_are_counted_by_the_server(text: str, hits: int | None) -> None:
+    assert facts.read_prefix_hits(text) == hits
+
+
 def test_metrics_of_another_kind_give_no_facts() -> None:
     assert facts.read_metrics("llamacpp:requests_processing 1\n") == {}
     assert facts.read_metrics('[{"iter":1}]') == {}  # trtllm-serve: JSON under that path

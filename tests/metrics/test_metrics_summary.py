@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from handmade import OPEN_LOOP, advice_ids, assert_finite, failed, row, run_of, steps
 from hypothesis import given, settings
@@ -143,6 +145,22 @@ def test_a11_cached_prompt_tokens_are_counted_and_mark_the_run() -> None:
     assert summary.facts["cache"] == {"n": 16, "cached_tokens": 256_000, "share": pytest.approx(16_000 / 16_384)}
     assert "cache-assisted" in summary.marks
     assert "cache-assisted" not in summarize(run_of(records, plan={"shared_prefix_tokens": 16_000})).marks
+
+
+@pytest.mark.parametrize(
+    ("hits", "cached_tokens", "is_marked"),
+    [(30_000, 20_000, True), (10_000, 0, False), (10_199, 199, False), (10_200, 200, True), (99_000, 20_000, True)],
+    ids=["all-known", "only-the-warm-up-known", "under-1-percent", "1-percent", "other-clients-too"],
+)
+def test_a11_the_servers_counter_speaks_where_no_answer_says_what_was_cached(
+    hits: int, cached_tokens: int, is_marked: bool
+) -> None:
+    """vLLM says nothing of its cache in an answer unless it is started so. Two prompts of 10,000 and a warm-up as long."""
+    records = [row(0, [100.0], index=i, isl=10_000) for i in range(2)] + [row(-200, [-100.0], isl=10_000, phase="warmup")]
+    run = run_of(records)
+    summary = summarize(replace(run, meta=replace(run.meta, engine_facts={"prefix_hit_tokens": hits})))
+    assert summary.facts["cache"] == {"n": 2, "cached_tokens": cached_tokens, "share": cached_tokens / 20_000}
+    assert ("cache-assisted" in summary.marks) is is_marked
 
 
 @pytest.mark.parametrize(("cached", "is_marked"), [(99, False), (100, True), (0, False), (None, False)])
