@@ -132,6 +132,8 @@ class RunMeta:
     marks: tuple[str, ...] = ()  # client-limited, clock-stepped, isl-mismatch, incomplete, recovered, ...
     preflight: tuple[Mapping[str, Any], ...] = ()  # findings before the run: {"id", "text", ...}
     slo: Mapping[str, float] = field(default_factory=dict)  # seconds, by metric name
+    # Its place among other runs: {"id", "target", "cell", "params", "block", "place", "gpus", ...}; {} for a run by itself.
+    experiment: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 
