@@ -437,3 +437,18 @@ def test_an_export_may_lie_in_the_output_folder_that_is_yet_to_be_made(workload:
     with ScriptedServer(engine([Send(OK)])) as server:
         assert run(workload, results, server.url, "--export", str(results / "report.md")) == 0
     assert (results / "report.md").stat().st_size > 100
+
+
+def test_d07_a_tokenizer_that_cannot_be_loaded_is_one_note_and_the_servers_counts_are_used(
+    workload: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "new-model-family"
+    broken.mkdir()
+    (broken / "tokenizer.json").write_text("{}")
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, "--tokenizer", str(broken)) == 0
+    kept = stored(results)
+    [note] = kept.meta.plan["notes"]
+    assert "new-model-family cannot be loaded" in note
+    assert set(kept.table.texts["prompt_token_source"]) == {"usage"}
+    assert "new-model-family" in capsys.readouterr().out
