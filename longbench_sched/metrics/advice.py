@@ -252,15 +252,23 @@ def _isl_mismatch(summary: Summary) -> Seen | None:
 def _below_nominal(summary: Summary) -> Seen | None:
     for name, title in (("isl", "ISL"), ("osl", "OSL")):
         fact = _fact(summary, name)
-        nominal, asked = fact.get("nominal"), fact.get("asked")
-        if nominal and asked and asked["mean"] < (1 - LENGTH_TOLERANCE) * nominal:
-            under = _percent(1 - asked["mean"] / nominal)
+        nominal, mean = fact.get("nominal"), _planned_mean(summary, name)
+        if nominal and mean is not None and mean < (1 - LENGTH_TOLERANCE) * nominal:
+            under = _percent(1 - mean / nominal)
             return (
-                f"The mean {title} of the plan is {asked['mean']:.0f}, {under} under the nominal {nominal:.0f} (limit 2 %).",
+                f"The mean {title} of the plan is {mean:.0f}, {under} under the nominal {nominal:.0f} (limit 2 %).",
                 "The workload's label promises more than its lengths hold.",
                 "Quote the realised mean, or change the lengths.",
             )
     return None
+
+
+def _planned_mean(summary: Summary, name: str) -> float | None:
+    """The plan's mean length. What was sent serves only where that is not known: a run that ends by time sends another mix."""
+    planned = summary.meta.plan.get(name) or {}
+    asked = _fact(summary, name).get("asked")
+    mean = planned.get("mean", asked["mean"] if asked else None)
+    return None if mean is None else float(mean)
 
 
 def _osl_short(summary: Summary) -> Seen | None:
@@ -306,10 +314,10 @@ def _count_inferred(summary: Summary) -> Seen | None:
     if not chunks and not totals:
         return None
     return (
-        f"Token counts are estimates: one token an event in {chunks} answers, output length not from the server in {totals} "
-        "(limit 0).",
-        "The server sent neither token ids nor usage there.",
-        "Turn usage on in the server (include_usage), or read TPOT and ITL as estimates.",
+        f"One token an event is taken for granted in {chunks} answers, and the output length is not from the server "
+        f"in {totals} (limit 0).",
+        "Events came without token ids and counts: the server has none there, or was not asked (--count final).",
+        "Use --count full where the dialect offers it. Without a count from the server TPOT is an estimate, and ITL always.",
     )
 
 

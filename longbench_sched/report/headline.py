@@ -53,10 +53,11 @@ def simulated_suffix(meta: RunMeta) -> str:
 
 
 def engine_name(meta: RunMeta) -> str:
-    """Engine and version: `vllm 0.33.0`; the version is the server's word."""
-    name = clean(meta.target.get("engine") or "engine?")
-    version = meta.engine_facts.get("version")
-    return f"{name} {clean(version, 40)}" if version else name
+    """Engine and version, by the server's word: `vllm 0.33.0`; spoken to as another engine, `vllm 0.33.0 as openai`."""
+    asked = clean(meta.target.get("engine") or "engine?")
+    said, version = meta.engine_facts.get("engine"), meta.engine_facts.get("version")
+    name = clean(said, 40) if said else asked
+    return name + (f" {clean(version, 40)}" if version else "") + (f" as {asked}" if name != asked else "")
 
 
 def head(summary: Summary) -> tuple[Line, ...]:
@@ -109,7 +110,8 @@ def length_texts(summary: Summary) -> list[str]:
         came = _mean(summary.facts.get(name), key)
         asked = _mean(summary.facts.get(name), "asked")
         differs = came is not None and asked is not None and round(came, 1) != round(asked, 1)
-        texts.append(f"{name.upper()} {_length_text(plan[name])}" + (f", {words.format(f'{came:.6g}')}" if differs else ""))
+        length = _length_text(plan[name], asked)
+        texts.append(f"{name.upper()} {length}" + (f", {words.format(f'{came:.6g}')}" if differs else ""))
     return texts
 
 
@@ -159,12 +161,15 @@ def _amount(lane: Mapping[str, Any]) -> str:
     return f"for {limit_text(duration)}, at most {requests} requests" if duration else f"{requests} requests"
 
 
-def _length_text(length: Mapping[str, Any]) -> str:
+def _length_text(length: Mapping[str, Any], asked: float | None) -> str:
+    """A plan's lengths; `asked` is the mean of what was sent, which is another mix where a run ends by time or early."""
     low, high, mean, nominal = (length.get(name) for name in ("min", "max", "mean", "nominal_mean"))
     if low is not None and low == high == nominal:
         return f"{low} exact"
     text = f"mean {round(mean)}" if mean is not None else "mean -"
-    if nominal:
+    if mean is not None and asked is not None and abs(asked - mean) > NOMINAL_TOLERANCE * mean:
+        text = f"mean {round(asked)} as sent (plan {round(mean)})"
+    elif nominal:
         off = nominal_deviation(length)
         text += f" ({f'{100 * off:+.0f}{TIE}% vs ' if off is not None else ''}nominal {round(nominal)})"
     return text + (f", {low}{TIE}…{TIE}{high}" if low is not None and high is not None and low != high else "")

@@ -161,6 +161,13 @@ def test_lateness_of_the_rows_counts_where_the_client_did_not_say() -> None:
     assert "send lateness p99 50.0 ms" in summarize(run).advice[0].text
 
 
+def test_a_mix_of_lanes_cut_short_by_time_is_not_below_its_nominal_length() -> None:
+    """Few of the short prompts were sent, or few of the long ones: the plan's own mean is what its label promises."""
+    plan = {"osl": {"nominal_mean": 252.0, "mean": 252.0}}
+    assert "BELOW-NOMINAL" not in advice_ids(summarize(run_of(streams(osl=21), plan=plan)))
+    assert "BELOW-NOMINAL" in advice_ids(summarize(run_of(streams(osl=21), plan={"osl": {"nominal_mean": 252.0}})))
+
+
 def test_marks_of_the_run_are_kept_and_not_doubled() -> None:
     summary = summarize(run_of(streams(prompt=150), marks=("recovered", "isl-mismatch")))
     assert summary.marks == ("recovered", "isl-mismatch")

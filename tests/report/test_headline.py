@@ -42,6 +42,14 @@ class TestLengths:
         found = headline.nominal_deviation({"nominal_mean": 100.0, "mean": mean})
         assert found == (None if deviation is None else pytest.approx(deviation))
 
+    def test_a_run_that_ends_by_time_shows_the_mean_of_what_was_sent(self) -> None:
+        """Seen on vLLM: 22 short and 3 long prompts of a plan of 200 and 3."""
+        length = {"nominal_mean": 373.3, "mean": 373.3, "min": 256, "max": 8192}
+        summary = handmade.make_summary(
+            handmade.make_meta(plan=handmade.PLAN | {"isl": length}), facts={"isl": {"asked": {"mean": 1208.3}}}
+        )
+        assert "ISL mean 1208 as sent (plan 373), 256 … 8192" in plain(headline.length_texts(summary))
+
     def test_what_the_server_counted_is_said_if_it_differs(self) -> None:
         facts = {
             "isl": {"asked": {"mean": 30000.0}, "server": {"mean": 30023.0}},
@@ -107,6 +115,19 @@ class TestEngine:
             "mixed_chunk": None,
         }
         assert plain(headline.settings_texts(facts)) == "token budget 8192 / prefix cache off / context 32768"
+
+    @pytest.mark.parametrize(
+        ("asked", "facts", "name"),
+        [
+            ("vllm", {"engine": "vllm", "version": "0.32.0"}, "vllm 0.32.0"),
+            ("openai", {"engine": "vllm", "version": "0.32.0"}, "vllm 0.32.0 as openai"),
+            ("openai", {"engine": "llama.cpp"}, "llama.cpp as openai"),
+            ("trtllm", {}, "trtllm"),
+        ],
+        ids=["itself", "another-dialect", "no-version", "not-told"],
+    )
+    def test_a_server_goes_by_its_own_name(self, asked: str, facts: dict[str, str], name: str) -> None:
+        assert headline.engine_name(handmade.make_meta(target={"engine": asked}, engine_facts=facts)) == name
 
     def test_the_title_says_that_a_run_is_simulated_and_how_fast_its_clock_ran(self) -> None:
         assert headline.title(handmade.simulated("vllm", 1.0).meta) == "30k-500-c64 on vllm (simulated, clock x6)"
