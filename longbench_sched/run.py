@@ -59,26 +59,41 @@ class RecordTable:
     @classmethod
     def from_records(cls, records: Iterable[StreamRecord]) -> RecordTable:
         """Turn records into columns."""
-        ints: dict[str, array[int]] = {name: array("q") for name in INT_COLUMNS}
-        texts: dict[str, list[str | None]] = {name: [] for name in TEXT_COLUMNS}
-        lists: dict[str, array[int]] = {name: array("q") for name in LIST_COLUMNS}
-        offsets = array("q", [0])
-        marks: list[tuple[str, ...]] = []
+        columns = RecordColumns()
         for record in records:
-            decoded = record.decoded
-            for name in INT_COLUMNS:
-                value = getattr(decoded if name in _ON_DECODED else record, name)
-                ints[name].append(NONE if value is None else value)
-            for name in TEXT_COLUMNS:
-                text = getattr(decoded if name in _ON_DECODED else record, name)
-                texts[name].append(None if text is None else str(text))
-            for name in LIST_COLUMNS:
-                values = getattr(decoded, name)
-                # An array is extended by its own kind only, and tokens are kept as 32-bit integers in a record.
-                lists[name].extend(values if values.typecode == "q" else array("q", values))
-            offsets.append(len(lists["chunk_at_ns"]))
-            marks.append(tuple(decoded.marks))
-        return cls(len(marks), ints, texts, offsets, lists, marks)
+            columns.add(record)
+        return columns.table()
+
+
+class RecordColumns:
+    """Takes records one by one, so that none has to be kept: a simulated run has millions of tokens."""
+
+    def __init__(self) -> None:
+        self._ints: dict[str, array[int]] = {name: array("q") for name in INT_COLUMNS}
+        self._texts: dict[str, list[str | None]] = {name: [] for name in TEXT_COLUMNS}
+        self._lists: dict[str, array[int]] = {name: array("q") for name in LIST_COLUMNS}
+        self._offsets = array("q", [0])
+        self._marks: list[tuple[str, ...]] = []
+
+    def add(self, record: StreamRecord) -> None:
+        """Append one row."""
+        decoded = record.decoded
+        for name in INT_COLUMNS:
+            value = getattr(decoded if name in _ON_DECODED else record, name)
+            self._ints[name].append(NONE if value is None else value)
+        for name in TEXT_COLUMNS:
+            text = getattr(decoded if name in _ON_DECODED else record, name)
+            self._texts[name].append(None if text is None else str(text))
+        for name in LIST_COLUMNS:
+            values = getattr(decoded, name)
+            # An array is extended by its own kind only, and tokens are kept as 32-bit integers in a record.
+            self._lists[name].extend(values if values.typecode == "q" else array("q", values))
+        self._offsets.append(len(self._lists["chunk_at_ns"]))
+        self._marks.append(tuple(decoded.marks))
+
+    def table(self) -> RecordTable:
+        """The rows so far."""
+        return RecordTable(len(self._marks), self._ints, self._texts, self._offsets, self._lists, self._marks)
 
 
 @dataclass(frozen=True, slots=True)

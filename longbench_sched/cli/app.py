@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from longbench_sched import __version__
-from longbench_sched.cli import headline, output, report, run, serve, show, workloads
+from longbench_sched.cli import headline, output, report, run, serve, show, simulate, workloads
 from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_USAGE, LongbenchError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("workloads", epilog=workloads.EXAMPLES)(workloads.workloads)
 app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.CONTEXT_SETTINGS)(serve.serve)
+app.command("simulate", epilog=simulate.EXAMPLES, context_settings=simulate.CONTEXT_SETTINGS)(simulate.simulate)
 app.command("headline", epilog=headline.EXAMPLES)(headline.headline)
 
 

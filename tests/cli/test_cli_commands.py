@@ -61,7 +61,7 @@ def test_without_a_command_the_help_is_shown_and_the_usage_is_wrong(capsys: pyte
     assert "Error" not in printed.err
 
 
-@pytest.mark.parametrize("name", ["run", "show", "report", "workloads", "serve", "headline"])
+@pytest.mark.parametrize("name", ["run", "show", "report", "workloads", "serve", "simulate", "headline"])
 def test_the_help_of_every_command_begins_with_the_question_it_answers_and_ends_with_examples(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

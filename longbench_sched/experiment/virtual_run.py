@@ -1,0 +1,228 @@
+"""One run in virtual time: the rooms joined without a network. Workload -> plan -> the driver -> the engine -> a Run.
+
+The driver, the records and the metrics are those of a measured run; what differs is the transport and the clock. Nothing of the
+machine enters: the same workload, seed and setting give the same records anywhere.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from longbench_sched.engine import facts
+from longbench_sched.errors import TargetError
+from longbench_sched.load.driver import Driver
+from longbench_sched.load.execute import Progress
+from longbench_sched.plan import Plan
+from longbench_sched.record import StreamRecord
+from longbench_sched.run import ClientHealth, RecordColumns, Run, RunMeta, plan_facts
+from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
+from longbench_sched.sim.cost import Calibration
+from longbench_sched.sim.engine import Engine, EngineOptions, build_engine
+from longbench_sched.sim.hardware import find_gpu
+from longbench_sched.sim.models import find_model
+from longbench_sched.sim.server import DIALECTS
+from longbench_sched.sim.transport import SimEnded, SimTransport, StepObserver
+from longbench_sched.sim.wire.base import Context, ServerDialect
+from longbench_sched.transport import Ended
+from longbench_sched.workload.build import build_plan
+from longbench_sched.workload.prompt import PromptMaker
+from longbench_sched.workload.shape import Workload
+
+CLOCK = "virtual"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An engine to simulate."""
+
+    engine: str
+    gpu: str
+    model: str
+    options: EngineOptions
+    calibration: Calibration | None = None  # None: what is known of this engine without a fit
+    label: str | None = None  # what tells this run from its neighbours in a sweep: "chunked_prefill_size=2048"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run comes from: what cannot be told from workload and setting."""
+
+    run_id: str
+    started: datetime
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A run, and what it took to simulate it."""
+
+    run: Run
+    n_steps: int
+    cpu_s: float
+
+
+def plan_virtual(workload: Workload, seed: int) -> Plan:
+    """The plan of a simulated run: the load of the measured one, with prompts that are lengths. Raises WorkloadError."""
+    return build_plan(workload, seed, PromptMaker("lengths"))
+
+
+def simulate(
+    plan: Plan,
+    setting: Setting,
+    origin: Origin,
+    *,
+    observer: StepObserver | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Simulated:
+    """Run a plan in virtual time. Raises UsageError (GPU, model, flags) and TargetError (it can never fit)."""
+    engine = build_engine(
+        setting.engine, find_gpu(setting.gpu), find_model(setting.model), setting.options, setting.calibration
+    )
+    check_context(plan, engine)
+    execution = _Execution(plan, engine, observer, on_progress)
+    began_s = time.process_time()
+    with _collector_off():
+        from_ns, to_ns = run_virtually(execution.run)
+    meta = _meta(plan, setting, origin, engine, from_ns, to_ns)
+    return Simulated(Run(meta, execution.columns.table()), engine.counters.n_steps, time.process_time() - began_s)
+
+
+def check_context(plan: Plan, engine: Engine) -> None:
+    """Raises TargetError if the longest request of the plan does not fit into the engine's context."""
+    longest = max(plan.requests, key=lambda request: request.isl + request.osl)
+    needed = longest.isl + longest.osl
+    if needed > engine.context:
+        raise TargetError(
+            f"the simulated {engine.name} accepts {engine.context} tokens of {engine.model.name} on one {engine.gpu.name}; "
+            f"the workload needs {needed} ({longest.isl} + {longest.osl}).\n"
+            "Give it a longer context (the engine's own flag), or lower isl/osl. Nothing was simulated."
+        )
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Records and sequences form no cycles: looking for some costs a tenth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class _Execution:
+    """The driver over the engine, on a virtual loop."""
+
+    def __init__(
+        self, plan: Plan, engine: Engine, observer: StepObserver | None, on_progress: Callable[[Progress], None] | None
+    ) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._observer = observer
+        self._on_progress = on_progress
+        self._lanes = {i: lane.name for i, lane in enumerate(plan.lanes)} | {-1: "warmup"}
+        self._planned = len(plan.requests)
+        self._n_done = 0
+        self._n_ok = 0
+        self._began_s = time.monotonic()
+        self.columns = RecordColumns()
+
+    async def run(self, loop: VirtualLoop) -> tuple[int, int]:
+        """Warm up and measure; from when to when the measured phase was."""
+        transport = SimTransport(self._engine, loop, lambda request: self._lanes[request.lane], self._observer)
+        self._driver = Driver(transport, VirtualClock(loop), self._on_ended)
+        try:
+            await self._driver.warm_up(self._plan.warmups, self._plan.warmup_concurrency)
+            from_ns = loop.now_ns
+            await self._driver.run(self._plan, from_ns)
+            return from_ns, loop.now_ns
+        finally:
+            await transport.aclose()
+
+    def _on_ended(self, ended: Ended) -> None:
+        assert isinstance(ended, SimEnded)
+        record = ended.record()
+        self.columns.add(record)
+        if record.phase == "measured":
+            self._count(record)
+
+    def _count(self, record: StreamRecord) -> None:
+        self._n_done += 1
+        self._n_ok += record.status == "ok"
+        if self._on_progress is None:
+            return
+        elapsed_s = time.monotonic() - self._began_s
+        self._on_progress(
+            Progress(
+                phase="measured",
+                planned=self._planned,
+                sent=self._driver.n_sent,
+                done=self._n_done,
+                ok=self._n_ok,
+                in_flight=self._driver.n_in_flight,
+                lateness_ms=None,
+                elapsed_s=elapsed_s,
+                left_s=elapsed_s / self._n_done * (self._planned - self._n_done),
+            )
+        )
+
+
+def _meta(plan: Plan, setting: Setting, origin: Origin, engine: Engine, from_ns: int, to_ns: int) -> RunMeta:
+    return RunMeta(
+        run_id=origin.run_id,
+        started_at=origin.started.astimezone(UTC).isoformat(timespec="milliseconds"),
+        wall_anchor_ns=int(origin.started.timestamp() * 1000) * 1_000_000,
+        mono_anchor_ns=from_ns,
+        measured_from_ns=from_ns,
+        measured_to_ns=to_ns,
+        workload=plan.workload,
+        workload_text=plan.workload_text,
+        seed=plan.seed,
+        digest=plan.digest,
+        plan=plan_facts(plan),
+        target={
+            "engine": setting.engine,
+            "api": "completions",
+            "base_url": None,
+            "model": setting.model,
+            "count": "full",
+            "transport": "simulated",
+            "timestamps": CLOCK,
+            "label": setting.label,
+        },
+        engine_facts=engine_facts(engine, setting.model),
+        host={},
+        versions=origin.versions,
+        client=ClientHealth(clock=CLOCK, cpu_s=0.0, wall_s=0.0),
+        clock=CLOCK,
+        simulated=True,
+        slo=plan.slo.limits() if plan.slo is not None else {},
+    )
+
+
+def engine_facts(engine: Engine, served_model: str) -> dict[str, object]:
+    """What the engine would say of itself to a client that asks, in the same keys, and what it is made of."""
+    dialect = DIALECTS[engine.name]()
+    context = Context(engine, served_model, started=0)
+    found: dict[str, object] = {}
+    if (metrics := _body(dialect, context, "/metrics")) is not None:
+        found |= facts.read_metrics(metrics.decode())
+    if (info := _body(dialect, context, "/server_info")) is not None:
+        found |= facts.read_server_info(info)
+    if (models := _body(dialect, context, "/v1/models")) is not None:
+        found |= facts.model_facts(facts.read_models(models)[0])
+    if "version" not in found and (version := _body(dialect, context, "/version")) is not None:
+        found["version"] = facts.read_version(version)
+    made_of = {"gpu": engine.gpu.name, "options": asdict(engine.options), "calibration": asdict(engine.cost.calibration)}
+    return found | {"simulated": True} | made_of
+
+
+def _body(dialect: ServerDialect, context: Context, path: str) -> bytes | None:
+    answer = dialect.get(context, path, {})
+    return answer.body if answer is not None and answer.status == 200 else None

@@ -1,0 +1,215 @@
+"""Transport over the step loop, in virtual time: what `load/wire.py` is for a real engine.
+
+The loop asks the transport to act before it lets time jump (`advance`). The engine then runs step after step, up to the next
+timer or until a request has ended; only then does a task wake. So the driver wakes once a request, not once a token, and an
+instant at which something is due comes before the step that would begin at it: a step sees all that arrived until then.
+
+Time is whole nanoseconds. A step of d seconds that begins at t ends at t + d rounded to the ns, and the next begins there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from longbench_sched.errors import TargetError
+from longbench_sched.plan import Request
+from longbench_sched.record import Decoded, Reason, Status, StreamRecord, TokenSource
+from longbench_sched.sim.clock import VirtualLoop
+from longbench_sched.sim.engine import Engine
+from longbench_sched.sim.state import Sequence
+
+PREEMPTED = "preempted"  # a mark: the request lost its KV at least once
+
+
+class StepObserver(Protocol):
+    """Looks at every step when it has begun."""
+
+    def note(self, engine: Engine, begin_ns: int, end_ns: int) -> None:
+        """The step in progress of the engine, and from when to when it runs."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    """A request in the engine."""
+
+    record: StreamRecord
+    over: asyncio.Future[None]
+    sequence: Sequence | None = None
+    n_tokens: int = 0
+    at_ns: array[int] = field(default_factory=lambda: array("q"))
+    tokens: array[int] = field(default_factory=lambda: array("i"))
+
+
+class SimEnded:
+    """`transport.Ended` with nothing left to do."""
+
+    __slots__ = ("_record",)
+
+    n_undecoded_bytes = 0
+
+    def __init__(self, record: StreamRecord) -> None:
+        self._record = record
+
+    @property
+    def ended_ns(self) -> int:
+        """When the last token came, or the request was given up."""
+        assert self._record.end_ns is not None
+        return self._record.end_ns
+
+    def step(self, until_ns: int) -> bool:
+        """Nothing to decode."""
+        return True
+
+    def record(self) -> StreamRecord:
+        """The finished record."""
+        return self._record
+
+
+class SimTransport:
+    """`transport.Transport` over an engine made of arithmetic. It becomes the source of the loop."""
+
+    def __init__(
+        self, engine: Engine, loop: VirtualLoop, lane_name: Callable[[Request], str], observer: StepObserver | None = None
+    ) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._lane_name = lane_name
+        self._observer = observer
+        self._origin_ns = loop.now_ns
+        self._end_ns: int | None = None  # of the step in progress
+        self._open: dict[Sequence, _Exchange] = {}
+        loop.source = self
+
+    # transport.Transport
+
+    async def stream(self, request: Request, due_ns: int, slot_ns: int) -> SimEnded:
+        """Put a request into the engine's queue now; returns when its last token has come."""
+        now_ns = self._loop.now_ns
+        record = StreamRecord(
+            request_id=request.id,
+            index=request.index,
+            phase=request.phase,
+            lane=self._lane_name(request),
+            due_ns=due_ns,
+            slot_ns=slot_ns,
+            isl=request.isl,
+            osl=request.osl,
+            sent_ns=now_ns,
+            body_sent_ns=now_ns,
+            decoded=Decoded(),
+            clock="virtual",
+        )
+        refusal = self._engine.policy.refusal(request.isl, request.osl)
+        if refusal is not None:
+            return _refused(record, refusal)
+        exchange = _Exchange(record, self._loop.create_future())
+        sequence = self._engine.submit(
+            request.isl, request.osl, (now_ns - self._origin_ns) / 1e9, to_length=request.sampling.ignore_eos
+        )
+        exchange.sequence = sequence
+        self._open[sequence] = exchange
+        await exchange.over
+        return SimEnded(record)
+
+    async def warm(self, n_connections: int) -> None:
+        """There are no connections."""
+
+    def is_read_waiting(self) -> bool:
+        """Nothing is read."""
+        return False
+
+    def cancel_all(self) -> None:
+        """End every request that is in the engine."""
+        for sequence, exchange in list(self._open.items()):
+            self._engine.abort(sequence)
+            self._finish(sequence, exchange, self._loop.now_ns)
+
+    async def aclose(self) -> None:
+        """Leave the loop alone."""
+        self._loop.source = None
+
+    # clock.Source
+
+    def advance(self, until_ns: int | None) -> int | None:
+        """Run steps until then, or until a request has ended. Raises TargetError if the engine can never go on."""
+        at_ns = self._loop.now_ns
+        while True:
+            if self._end_ns is None and not self._begin(at_ns):
+                if until_ns is None and self._open:
+                    raise TargetError(self._stuck())
+                return until_ns
+            end_ns = self._end_ns
+            assert end_ns is not None
+            if until_ns is not None and end_ns > until_ns:
+                return until_ns
+            if self._end(end_ns) or end_ns == until_ns:
+                return end_ns
+            at_ns = end_ns
+
+    def _begin(self, at_ns: int) -> bool:
+        duration_s = self._engine.begin((at_ns - self._origin_ns) / 1e9)
+        if duration_s is None:
+            return False
+        self._end_ns = at_ns + max(1, round(duration_s * 1e9))
+        if self._observer is not None:
+            self._observer.note(self._engine, at_ns, self._end_ns)
+        return True
+
+    def _end(self, end_ns: int) -> bool:
+        """End the step; whether a request ended with it."""
+        self._end_ns = None
+        has_ended = False
+        exchanges = self._open
+        for sequence in self._engine.end((end_ns - self._origin_ns) / 1e9):
+            exchange = exchanges[sequence]
+            n = sequence.generated
+            exchange.at_ns.append(end_ns)
+            exchange.tokens.append(n - exchange.n_tokens)
+            exchange.n_tokens = n
+            if sequence.finish is not None:
+                has_ended = True
+                self._finish(sequence, exchange, end_ns)
+        return has_ended
+
+    def _finish(self, sequence: Sequence, exchange: _Exchange, end_ns: int) -> None:
+        del self._open[sequence]
+        record, decoded = exchange.record, exchange.record.decoded
+        record.end_ns = end_ns
+        decoded.chunk_at_ns, decoded.chunk_tokens = exchange.at_ns, exchange.tokens
+        decoded.chunk_lateness_ns = array("q", bytes(8 * len(exchange.at_ns)))
+        decoded.prompt_tokens, decoded.prompt_token_source = sequence.isl, TokenSource.USAGE
+        decoded.output_tokens, decoded.output_token_source = sequence.generated, TokenSource.USAGE
+        if exchange.at_ns:
+            decoded.chunk_token_source = TokenSource.USAGE
+            decoded.first_byte_ns = decoded.answer_at_ns = exchange.at_ns[0]
+        if sequence.finish == "abort":
+            decoded.status, decoded.reason = Status.CANCELLED, Reason.INTERRUPTED
+        else:
+            decoded.finish_reason, decoded.finish_ns = sequence.finish, end_ns
+        if sequence.n_preemptions:
+            decoded.marks.append(PREEMPTED)
+        if not exchange.over.done():
+            exchange.over.set_result(None)
+
+    def _stuck(self) -> str:
+        state = self._engine.state
+        longest = max(sequence.max_length for sequence in self._open)
+        return (
+            f"the simulated {self._engine.name} can never go on: {len(state.waiting)} requests wait, {len(state.running)} are "
+            f"in progress, the longest has {longest} tokens, and KV memory holds {state.kv.total * state.kv.block_tokens}.\n"
+            "Give it more KV memory (a larger GPU or memory share), or shorter requests."
+        )
+
+
+def _refused(record: StreamRecord, words: str) -> SimEnded:
+    """An answer of 400 at once."""
+    decoded = record.decoded
+    record.end_ns = record.sent_ns
+    record.http_status = 400
+    decoded.status, decoded.reason, decoded.detail = Status.FAILED, Reason.HTTP_STATUS, words
+    return SimEnded(record)

@@ -1,0 +1,74 @@
+"""`simulate` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longbench_sched.cli.app import main
+
+TINY = 'title = "Tiny"\nisl = 300\nosl = 5\nconcurrency = 2\nrequests = 8\nwarmups = 0\n'
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return str(path)
+
+
+def test_a_simulated_run_is_printed_stored_and_shown_again(
+    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "results")
+    assert main(["simulate", workload, "--engine", "sglang", "--output-dir", folder, "--chunked-prefill-size", "128"]) == 0
+    printed = capsys.readouterr()
+    assert "tiny on sglang 0.5.23+simulated (simulated)" in printed.out
+    assert "token budget 128" in printed.out
+    assert "virtual stamps" in printed.out
+    assert "8 ok" in printed.out
+    assert "steps, simulated in" in printed.err
+    assert max(map(len, printed.out.splitlines())) <= 80
+    assert main(["show", "latest", "--output-dir", folder]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[:12] == printed.out.splitlines()[:12]
+
+
+def test_flags_of_the_load_are_those_of_run(workload: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    flags = ["--isl", "1k", "--osl", "3", "--num-prompts", "5", "--request-rate", "20", "--seed", "3", "--export", str(out)]
+    assert main(["simulate", workload, "--output-dir", str(tmp_path / "r"), *flags]) == 0
+    meta = json.loads(out.read_text())["runs"][0]["meta"]
+    assert (meta["plan"]["isl"]["mean"], meta["plan"]["osl"]["mean"], meta["plan"]["requests"]) == (1000, 3, 5)
+    assert (meta["seed"], meta["plan"]["lanes"][0]["loop"], meta["simulated"]) == (3, "open", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["--chunked-prefil-size", "2048"], "Did you mean", id="an engine's flag, mistyped"),
+        pytest.param(["--gpu", "H201"], "H201", id="a GPU nobody knows"),
+        pytest.param(["--engine", "vlm"], "vlm", id="an engine nobody knows"),
+    ],
+)
+def test_wrong_usage_is_said_in_one_line(
+    arguments: list[str], said: str, workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = [] if "--engine" in arguments else ["--engine", "sglang"]
+    assert main(["simulate", workload, "--output-dir", str(tmp_path), *engine, *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_the_workload_comes_before_the_flags_of_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--chunked-prefill-size", "2048", "smoke"]) == 2
+    assert "the workload comes first" in capsys.readouterr().err
+
+
+def test_requests_that_the_scheduler_refuses_fail_the_run(
+    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", workload, "--engine", "trtllm", "--max_num_tokens", "64", "--output-dir", str(tmp_path)]) == 4
+    assert "8 x HTTP 400" in capsys.readouterr().out

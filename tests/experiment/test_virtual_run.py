@@ -1,0 +1,127 @@
+"""A run in virtual time, from workload to metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from longbench_sched.errors import TargetError, UsageError
+from longbench_sched.experiment.virtual_run import Origin, Setting, Simulated, plan_virtual, simulate
+from longbench_sched.metrics.summary import summarize
+from longbench_sched.run import Run
+from longbench_sched.sim.cost import Calibration, StepCost
+from longbench_sched.sim.flags import read_flags
+from longbench_sched.sim.hardware import find_gpu
+from longbench_sched.sim.models import find_model
+from longbench_sched.sim.state import Chunk, Sequence, StepPlan
+from longbench_sched.store.parquet import read_run, write_run
+from longbench_sched.workload.spec import read_workload
+
+ORIGIN = Origin("id", datetime(2026, 11, 30, tzinfo=UTC), {"longbench-sched": "1"})
+MODEL = "Qwen2.5-Coder-7B"
+
+
+def setting(engine: str, *flags: str, gpu: str = "H200") -> Setting:
+    return Setting(engine, gpu, MODEL, read_flags(engine, flags))
+
+
+def run(text: str, chosen: Setting, seed: int = 0) -> Simulated:
+    workload = read_workload(text, "mine", "mine.toml", Path())
+    return simulate(plan_virtual(workload, seed), chosen, ORIGIN)
+
+
+def columns(of: Run) -> Mapping[str, object]:
+    table = of.table
+    return {**{k: list(v) for k, v in {**table.ints, **table.texts, **table.lists}.items()}, "offsets": list(table.offsets)}
+
+
+LOAD = "isl = {min = 100, max = 9000}\nosl = {min = 2, max = 60}\nrate = 8\nrequests = 40\n"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_same_workload_seed_and_setting_give_the_same_records(engine: str) -> None:
+    first, again, other = (columns(run(LOAD, setting(engine), seed).run) for seed in (0, 0, 1))
+    assert first == again
+    assert first["chunk_at_ns"] != other["chunk_at_ns"]
+
+
+def test_an_unloaded_ttft_is_the_cost_of_the_prompt() -> None:
+    """One request in one chunk: TTFT is one step, of 4000 tokens of which one is sampled; each TPOT a decode step."""
+    done = run("isl = 4000\nosl = 2\nconcurrency = 1\nrequests = 3\nwarmups = 0\n", setting("vllm"))
+    cost = StepCost(find_gpu("H200"), find_model(MODEL), Calibration())
+    sequence = Sequence(0, 4000, 2, 0.0)
+    prefill_s = cost(StepPlan(chunks=[Chunk(sequence, 4000, 0)]))
+    sequence.computed, sequence.generated = 4000, 1
+    decode_s = cost(StepPlan(decodes=[sequence]))
+    stats = summarize(done.run).whole.stats
+    assert stats["ttft"].min == stats["ttft"].max == pytest.approx(prefill_s, abs=1e-9)
+    assert stats["tpot"].p50 == pytest.approx(decode_s, abs=1e-9)
+    assert done.n_steps == 6
+
+
+def test_a_run_says_that_it_is_simulated_and_names_no_machine() -> None:
+    meta = run(LOAD, setting("sglang", "--chunked-prefill-size", "2048")).run.meta
+    assert (meta.simulated, meta.clock, meta.client.clock, meta.host) == (True, "virtual", "virtual", {})
+    assert meta.target["engine"] == "sglang"
+    facts = meta.engine_facts
+    assert (facts["engine"], facts["token_budget"], facts["gpu"], facts["simulated"]) == ("sglang", 2048, "H200", True)
+    assert facts["calibration"]
+    assert meta.plan["extra"]["prompt_form"] == "lengths"
+    assert meta.digest == meta.plan["extra"]["schedule_digest"]
+
+
+def test_the_engine_says_of_itself_what_it_would_say_over_http() -> None:
+    from longbench_sched.launch.process import EmbeddedOptions, EmbeddedServer
+    from longbench_sched.load.probe import probe
+    from longbench_sched.target import Endpoint, Target
+
+    with EmbeddedServer(EmbeddedOptions(engine="vllm", model=MODEL)) as server:
+        asked = probe(Target("vllm", Endpoint.parse(server.base_url), None))
+    said = run(LOAD, setting("vllm")).run.meta.engine_facts
+    told = {**asked.facts, **asked.announcement}
+    assert {key: said[key] for key in told if key not in ("time_scale",)} == {
+        k: v for k, v in told.items() if k != "time_scale"
+    }
+
+
+def test_a_stored_run_is_read_back(tmp_path: Path) -> None:
+    made = run(LOAD, setting("vllm")).run
+    write_run(made, tmp_path / "run.parquet")
+    back = read_run(tmp_path / "run.parquet")
+    assert columns(back) == columns(made)
+    assert back.meta.engine_facts["gpu"] == "H200"
+
+
+def test_no_warning_is_about_the_client_or_the_stamps() -> None:
+    summary = summarize(run(LOAD, setting("vllm")).run)
+    assert {advice.id for advice in summary.advice} <= {
+        "FEW-REQUESTS",
+        "NO-STEADY-WINDOW",
+        "ITL-PREFILL",
+        "QUEUEING",
+        "BIMODAL",
+    }
+    assert summary.outcomes.ok == 40
+
+
+def test_a_workload_that_does_not_fit_is_refused_before_anything_is_simulated() -> None:
+    with pytest.raises(TargetError, match=r"accepts 32768 tokens .* needs 40010 \(40000 \+ 10\)"):
+        run("isl = 40000\nosl = 10\nconcurrency = 1\nrequests = 1\n", setting("vllm"))
+
+
+def test_a_gpu_that_nobody_knows_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="H201"):
+        run(LOAD, setting("vllm", gpu="H201"))
+
+
+def test_an_interference_workload_keeps_its_lanes() -> None:
+    text = (
+        '[[lane]]\nname = "short"\nisl = 200\nosl = 20\nconcurrency = 2\nduration = 2\n'
+        '[[lane]]\nname = "long"\nisl = 9000\nosl = 2\nrate = 2\nduration = 2\n'
+    )
+    summary = summarize(run(text, setting("sglang")).run)
+    assert set(summary.lanes) == {"short", "long"}
+    assert summary.lanes["long"].stats["ttft"].n == 4
