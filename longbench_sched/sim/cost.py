@@ -1,130 +1,347 @@
 """Duration of one step, from its tokens: a roofline with a few fitted efficiencies.
 
     t_step = max(t_gpu, t_host)                      where the host works ahead of the GPU, else their sum
-    t_gpu  = layers x sum of GEMMs(M) + prefill attention + decode attention + head
+    t_gpu  = linear layers(M) + prefill attention + decode attention + head + communication + drafting
 
 Linear layers see all M tokens of the step at once, so a decode that shares a step with a chunk reads the weights for nothing.
 Attention is summed per chunk and, for decodes, over the whole batch. Taking the larger of prefill and decode instead of adding
 their attention is a known cause of predictions that are half of what is measured.
 
-Only `Calibration` holds numbers that are not properties of the GPU's kernels or of the model; each names its source.
+`StepCost(plan)` is called for every step and caches what depends on M alone; `StepCost.explain(plan)` gives the same time part
+by part. Both are of one GPU out of `tp`; pipeline stages are `pipeline.py`'s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
+from longbench_sched.sim.calibration import Calibration
 from longbench_sched.sim.hardware import Gpu
+from longbench_sched.sim.kernels import Kernel, Products
 from longbench_sched.sim.models import Experts, Gqa, Model
+from longbench_sched.sim.speculation import Speculator
 from longbench_sched.sim.state import StepPlan
+
+__all__ = ["BillPart", "Bound", "Calibration", "Parallel", "StepBill", "StepCost", "StepLoad", "load_of"]
+
+Bound = Literal["compute", "memory", "host", "comm"]
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """What an engine generation makes of the hardware: the numbers to fit when there is a measured run."""
+class Parallel:
+    """How a stage is spread over GPUs."""
 
-    attention_eff: float | None = 0.47  # of the bf16 peak in prefill; None: what the best kernels reach
-    attention_half_tokens: float | None = None  # None: as the GPU's fit
-    kv_bandwidth_eff: float | None = None  # of the bandwidth in decode attention; None: as the GPU's fit
-    host_step_s: float = 126e-6
-    host_per_request_s: float = 4e-6
-    host_per_layer_s: float = 32e-6
-    is_host_overlapped: bool = True  # the next step is planned while this one runs
-    chunk_penalty_s: float = 0.0  # a step with a chunk that has a prefix takes so much longer
-    tile_tokens: int = 1  # M is rounded up to a multiple; 1 = off
-    source: str = (
-        "attention_eff: from the published rows of vLLM 0.7.2 (0.48) and SGLang 0.4.2 with 32K chunks (0.465) on an H200; "
-        "host: public fit on vLLM 0.15 with an H100"
-    )
+    tp: int = 1  # attention and dense layers are split
+    ep: int = 1  # experts are spread over so many GPUs; 1: each expert is split over the tp GPUs instead
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """What of a plan the price depends on."""
+
+    chunks: tuple[tuple[int, int, bool], ...] = ()  # tokens, tokens before them, whether a token is sampled
+    n_decodes: int = 0  # requests
+    decode_tokens: int = 0  # with the drafts that are verified
+    decode_context: int = 0  # sum over requests of the keys that their last token sees
+    n_drafting: int = 0  # requests for which drafts were made
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of prompts."""
+        return sum(n for n, _, _ in self.chunks)
+
+    @property
+    def n_sampled(self) -> int:
+        """Positions whose logits are needed."""
+        return self.decode_tokens + sum(is_last for _, _, is_last in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class BillPart:
+    """One line of a bill, of one GPU."""
+
+    name: str
+    seconds: float
+    flop: float
+    n_bytes: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class StepBill:
+    """Where the time of a step goes. FLOP and bytes are those of one GPU."""
+
+    seconds: float
+    gpu_s: float
+    host_s: float
+    parts: tuple[BillPart, ...]
+    load: StepLoad
+    peak_s: float  # the FLOP at the peak of their precision
+    bandwidth: float
+
+    @property
+    def flop(self) -> float:
+        """FLOP of the step."""
+        return sum(part.flop for part in self.parts)
+
+    @property
+    def n_bytes(self) -> float:
+        """Bytes moved between memory and GPU."""
+        return sum(part.n_bytes for part in self.parts)
+
+    @property
+    def arithmetic_intensity(self) -> float:
+        """FLOP a byte."""
+        return self.flop / self.n_bytes if self.n_bytes else 0.0
+
+    @property
+    def compute_utilisation(self) -> float:
+        """Share of the peak that is used (MFU)."""
+        return self.peak_s / self.seconds if self.seconds else 0.0
+
+    @property
+    def bandwidth_utilisation(self) -> float:
+        """Share of the memory bandwidth that is used."""
+        return self.n_bytes / self.bandwidth / self.seconds if self.seconds else 0.0
+
+    @property
+    def bound(self) -> Bound:
+        """What most of the step waits for."""
+        if self.host_s > self.gpu_s:
+            return "host"
+        by: dict[Bound, float] = {}
+        for part in self.parts:
+            by[part.bound] = by.get(part.bound, 0.0) + part.seconds
+        return max(by, key=lambda bound: by[bound]) if by else "host"
 
 
 @dataclass(slots=True)
 class StepCost:
-    """Prices the steps of one model on one GPU."""
+    """Prices the steps of one model on `parallel` GPUs of a kind."""
 
     gpu: Gpu
     model: Model
     calibration: Calibration = field(default_factory=Calibration)
+    parallel: Parallel = Parallel()
+    speculator: Speculator | None = None
+    _products: Products = field(init=False)
+    _head_products: Products = field(init=False)
     _linear_s: dict[int, float] = field(default_factory=dict)  # by tokens: few values occur again and again
     _head_s: dict[int, float] = field(default_factory=dict)
     _host_fixed_s: float = 0.0
     _decode_floor_s: float = 0.0
-    _decode_s_per_token: float = 0.0
+    _decode_s_per_key: float = 0.0
+    _decode_flop_s_per_pair: float = 0.0
 
     def __post_init__(self) -> None:
-        fit, calibration, model = self.gpu.fit, self.calibration, self.model
+        calibration, model, gpu = self.calibration, self.model, self.gpu
+        self._products = Products.of(gpu, model.weights, calibration.gemm_eff)
+        self._head_products = Products.of(gpu, "bf16", calibration.gemm_eff)
         self._host_fixed_s = calibration.host_step_s + calibration.host_per_layer_s * model.layers
-        self._decode_floor_s = fit.decode_attention_floor_s * model.layers
-        kv_eff = calibration.kv_bandwidth_eff or fit.decode_kv_eff
-        self._decode_s_per_token = model.kv_bytes_per_token() / (kv_eff * self.gpu.bandwidth)
+        self._decode_floor_s = gpu.attention.decode_floor_s * model.layers
+        eff = calibration.kv_bandwidth_eff or gpu.attention.decode_kv_eff
+        self._decode_s_per_key = model.kv_bytes_per_token(self.parallel.tp) / (eff * gpu.bandwidth)
+        flop = model.layers * model.attention.decode_flop_per_pair() / self.parallel.tp
+        self._decode_flop_s_per_pair = flop / (self._attention_eff * gpu.bf16_flops)
 
     def __call__(self, plan: StepPlan) -> float:
         """Seconds the step takes. An empty plan takes none."""
         n_decodes = len(plan.decodes)
-        n_chunks = len(plan.chunks)
-        if not n_decodes and not n_chunks:
+        if not n_decodes and not plan.chunks:
             return 0.0
-        tokens = n_decodes
+        tokens = n_sampled = decode_tokens = n_decodes
         gpu_s = 0.0
-        n_sampled = n_decodes
         for chunk in plan.chunks:
             tokens += chunk.n_tokens
             n_sampled += chunk.is_last
             gpu_s += self.prefill_attention_s(chunk.n_tokens, chunk.start)
             if chunk.start:
                 gpu_s += self.calibration.chunk_penalty_s
+        context = 0
         if n_decodes:
             context = n_decodes
             for sequence in plan.decodes:
                 context += sequence.computed
-            gpu_s += self._decode_floor_s + self._decode_s_per_token * context
+            gpu_s += self.decode_attention_s(context, context * decode_tokens / n_decodes)
         gpu_s += self.linear_s(tokens) + self.head_s(n_sampled)
-        host_s = self._host_fixed_s + self.calibration.host_per_request_s * (n_decodes + n_chunks)
+        host_s = self._host_fixed_s + self.calibration.host_per_request_s * (n_decodes + len(plan.chunks))
+        if self.speculator is not None:
+            gpu_s += self.draft_s(n_decodes, context) + self.draft_prefill_s(tokens - decode_tokens)
+            host_s += self.speculator.drafter.host_s_per_request * n_decodes
         return max(gpu_s, host_s) if self.calibration.is_host_overlapped else gpu_s + host_s
 
-    def gemm_s(self, tokens: float, inputs: int, outputs: int, eff: float = 1.0) -> float:
-        """Time of one matrix product [tokens, inputs] x [inputs, outputs].
+    def price(self, load: StepLoad) -> float:
+        """Seconds of a step that is known by its load."""
+        return self.bill(load).seconds
 
-        Formula of `KernelFit`; `eff` scales the compute efficiency (grouped experts).
-        """
-        fit, width = self.gpu.fit, self.model.weight_bytes
-        peak = self.gpu.fp8_flops if width == 1 and self.gpu.fp8_flops else self.gpu.bf16_flops
-        compute_s = 2.0 * tokens * inputs * outputs / (fit.gemm_eff * eff * peak)
-        n_bytes = inputs * outputs * width + 2.0 * tokens * (inputs + outputs)
-        memory_s = n_bytes / (fit.mem_eff * self.gpu.bandwidth)
-        p = fit.gemm_power
-        return float((compute_s**p + memory_s**p) ** (1.0 / p)) + fit.gemm_launch_s
+    def explain(self, plan: StepPlan) -> StepBill:
+        """The same time as a call gives, part by part."""
+        return self.bill(load_of(plan))
+
+    def bill(self, load: StepLoad) -> StepBill:
+        """Price a load part by part."""
+        tokens = load.prefill_tokens + load.decode_tokens
+        if not tokens:
+            return StepBill(0.0, 0.0, 0.0, (), load, 0.0, self.gpu.bandwidth)
+        calibration = self.calibration
+        kernels: list[tuple[str, Kernel]] = [("linear", one) for one in self._linear(self._tiled(tokens))]
+        kernels += [("experts", one) for one in self._expert_layers(self._tiled(tokens))]
+        kernels += [("prefill attention", self._prefill_attention(n, start)) for n, start, _ in load.chunks]
+        if load.n_decodes:
+            pairs = load.decode_context * load.decode_tokens / load.n_decodes
+            kernels.append(("decode attention", self._decode_attention(load.decode_context, pairs)))
+        if load.n_sampled:
+            kernels.append(("head", self._head(load.n_sampled)))
+        if self.speculator is not None:
+            kernels += [("drafting", one) for one in _drafting(self, self.speculator, load.n_drafting, load.decode_context)]
+            kernels += [("drafting", one) for one in self._draft_prefill(load.prefill_tokens)]
+        parts = list(_lines(kernels))
+        n_late = sum(start > 0 for _, start, _ in load.chunks)
+        if n_late and calibration.chunk_penalty_s:
+            parts.append(BillPart("chunk penalty", n_late * calibration.chunk_penalty_s, 0.0, 0.0, "host"))
+        comm_s = self.communication_s(tokens)
+        if comm_s:
+            parts.append(BillPart("communication", comm_s, 0.0, 0.0, "comm"))
+        gpu_s = sum(part.seconds for part in parts)
+        host_s = self._host_fixed_s + calibration.host_per_request_s * (load.n_decodes + len(load.chunks))
+        if self.speculator is not None:
+            host_s += self.speculator.drafter.host_s_per_request * load.n_drafting
+        seconds = max(gpu_s, host_s) if calibration.is_host_overlapped else gpu_s + host_s
+        peak_s = sum(kernel.peak_s for _, kernel in kernels)
+        return StepBill(seconds, gpu_s, host_s, tuple(parts), load, peak_s, self.gpu.bandwidth)
+
+    # -- linear layers
 
     def linear_s(self, tokens: int) -> float:
-        """All linear layers for a step of so many tokens."""
+        """All linear layers and their communication, for a step of so many tokens."""
         known = self._linear_s.get(tokens)
-        if known is not None:
-            return known
+        if known is None:
+            m = self._tiled(tokens)
+            known = sum(kernel.seconds for kernel in self._linear(m)) + sum(one.seconds for one in self._expert_layers(m))
+            known = self._linear_s[tokens] = known + self.communication_s(tokens)
+        return known
+
+    def gemm_s(self, tokens: float, inputs: int, outputs: int) -> float:
+        """Time of one matrix product [tokens, inputs] x [inputs, outputs] (`kernels.Products`)."""
+        return self._products.kernel(tokens, inputs, outputs).seconds
+
+    def _tiled(self, tokens: int) -> int:
         tile = self.calibration.tile_tokens
-        m = -(-tokens // tile) * tile
-        model = self.model
-        per_layer = self._attention_projections_s(m)
-        total = model.layers * per_layer
-        total += model.dense_layers() * (self.gemm_s(m, model.hidden, 2 * model.ffn) + self.gemm_s(m, model.ffn, model.hidden))
-        if model.experts:
-            total += (model.layers - model.n_dense_layers) * self._experts_s(model.experts, m)
-        self._linear_s[tokens] = total
+        return -(-tokens // tile) * tile
+
+    def _linear(self, m: int) -> Iterator[Kernel]:
+        model, tp = self.model, self.parallel.tp
+        for kernel in self._projections(m):
+            yield kernel.times(model.layers)
+        if model.dense_layers():
+            yield self._products.kernel(m, model.hidden, 2 * model.ffn / tp).times(model.dense_layers())
+            yield self._products.kernel(m, model.ffn / tp, model.hidden).times(model.dense_layers())
+
+    def _projections(self, m: int) -> Iterator[Kernel]:
+        """Attention projections of a layer; of latent attention the compressions are whole on every GPU."""
+        model, attention, tp = self.model, self.model.attention, self.parallel.tp
+        product = self._products.kernel
+        if isinstance(attention, Gqa):
+            heads = attention.heads / tp
+            yield product(m, model.hidden, (heads + 2 * max(1.0, attention.kv_heads / tp)) * attention.head_dim)
+            yield product(m, heads * attention.head_dim, model.hidden)
+            return
+        heads = attention.heads / tp
+        query = heads * (attention.nope_dim + attention.rope_dim)
+        if attention.q_rank:
+            yield product(m, model.hidden, attention.q_rank)
+        yield product(m, attention.q_rank or model.hidden, query)
+        yield product(m, model.hidden, attention.kv_rank + attention.rope_dim)
+        yield product(m, attention.kv_rank, heads * (attention.nope_dim + attention.v_dim))
+        yield product(m, heads * attention.v_dim, model.hidden)
+
+    def _expert_layers(self, m: int) -> Iterator[Kernel]:
+        model, experts = self.model, self.model.experts
+        if experts is None:
+            return
+        n = model.layers - model.n_dense_layers
+        yield self._experts(experts, m).times(n)
+        yield self._products.kernel(m, model.hidden, experts.n_experts).times(n)
+        if experts.n_shared:
+            width = experts.n_shared * experts.ffn / self.parallel.tp
+            yield self._products.kernel(m, model.hidden, 2 * width).times(n)
+            yield self._products.kernel(m, width, model.hidden).times(n)
+
+    def _experts(self, experts: Experts, m: int) -> Kernel:
+        """Grouped products of the loaded experts: m top_k rows in all, weights of every expert that is hit.
+
+        Each expert sees m top_k / loaded rows; being alike, all together keep the roofline of one.
+        """
+        hidden = self.model.hidden
+        rows, loaded, width = float(m * experts.top_k), experts.n_loaded(m), experts.ffn / self.parallel.tp
+        if self.parallel.ep > 1:
+            share = self.calibration.expert_imbalance / self.parallel.ep
+            rows, loaded = rows * share, min(loaded * share, experts.n_experts / self.parallel.ep)
+            width = float(experts.ffn)
+        n_bytes = loaded * 3 * hidden * width * self.model.weight_bytes + 4.0 * rows * (hidden + width)
+        return self._products.of_work(2.0 * rows * 3 * hidden * width, n_bytes, 2)
+
+    # -- communication
+
+    def communication_s(self, tokens: int) -> float:
+        """Two all-reduces a layer under tensor parallelism; dispatch and combine under expert parallelism."""
+        model, parallel = self.model, self.parallel
+        total = 0.0
+        message = tokens * model.hidden * 2.0
+        if parallel.tp > 1:
+            total += 2 * model.layers * self.all_reduce_s(message)
+        if parallel.ep > 1 and model.experts is not None:
+            wire = 2.0 * message * model.experts.top_k / parallel.ep * (parallel.ep - 1) / parallel.ep
+            bandwidth = self.calibration.all_reduce_eff * self.gpu.nvlink / 2
+            total += (model.layers - model.n_dense_layers) * (2 * self.calibration.all_reduce_floor_s + wire / bandwidth)
         return total
 
-    def prefill_attention_s(self, n_tokens: int, start: int) -> float:
-        """Causal attention of a chunk after `start` tokens, all layers.
+    def all_reduce_s(self, n_bytes: float) -> float:
+        """Sum a message over the tp GPUs: floor + 2 (n - 1) / n x bytes / (eff x one direction of NVLink)."""
+        n = self.parallel.tp
+        bandwidth = self.calibration.all_reduce_eff * self.gpu.nvlink / 2
+        return self.calibration.all_reduce_floor_s + 2.0 * (n - 1) / n * n_bytes / bandwidth
 
-        FLOP = layers x flop_per_pair x (c L + c^2 / 2); efficiency e s / (s + s0) with the effective key length s = 2 L + c
-        (not measured for chunks with a prefix).
+    # -- attention
+
+    @property
+    def _attention_eff(self) -> float:
+        return self.calibration.attention_eff or self.gpu.attention.prefill_eff
+
+    def prefill_attention_s(self, n_tokens: int, start: int) -> float:
+        """Causal attention of a chunk after `start` tokens, all layers."""
+        return self._prefill_attention(n_tokens, start).seconds
+
+    def _prefill_attention(self, n_tokens: int, start: int) -> Kernel:
+        """FLOP = layers x flop_per_pair x (c L + c^2 / 2); efficiency e s / (s + s0) with effective key length s = 2 L + c.
+
+        For chunks with a prefix neither is measured anywhere: `attention_chunk_eff` is theirs to calibrate.
         """
-        fit, calibration = self.gpu.fit, self.calibration
-        flop = self.model.layers * self.model.attention.flop_per_pair() * n_tokens * (start + n_tokens / 2)
+        calibration, fit, tp = self.calibration, self.gpu.attention, self.parallel.tp
+        flop = self.model.layers * self.model.attention.flop_per_pair() / tp * n_tokens * (start + n_tokens / 2)
         reach = 2.0 * start + n_tokens
-        half = fit.attention_half_tokens if calibration.attention_half_tokens is None else calibration.attention_half_tokens
-        eff = calibration.attention_eff or fit.attention_eff
-        compute_s = flop / (self.gpu.bf16_flops * eff * reach / (reach + half))
-        memory_s = (start + n_tokens) * self.model.kv_bytes_per_token() / (fit.mem_eff * self.gpu.bandwidth)
-        return max(compute_s, memory_s)
+        half = fit.half_tokens if calibration.attention_half_tokens is None else calibration.attention_half_tokens
+        eff = self._attention_eff
+        if start and calibration.attention_chunk_eff is not None:
+            eff = calibration.attention_chunk_eff
+        n_bytes = (start + n_tokens) * float(self.model.kv_bytes_per_token(tp))
+        peak = self.gpu.bf16_flops
+        memory_s = n_bytes / (self._head_products.fit.mem_eff * self.gpu.bandwidth)
+        return Kernel(flop, n_bytes, flop / (peak * eff * reach / (reach + half)), memory_s, flop / peak)
+
+    def decode_attention_s(self, keys: int, pairs: float) -> float:
+        """Attention of all decodes: each key is read once for its request, and works with every query of it."""
+        return self._decode_floor_s + max(self._decode_s_per_key * keys, self._decode_flop_s_per_pair * pairs)
+
+    def _decode_attention(self, keys: int, pairs: float) -> Kernel:
+        flop = self.model.layers * self.model.attention.decode_flop_per_pair() / self.parallel.tp * pairs
+        n_bytes = float(keys * self.model.kv_bytes_per_token(self.parallel.tp))
+        compute_s, memory_s = self._decode_flop_s_per_pair * pairs, self._decode_s_per_key * keys
+        return Kernel(flop, n_bytes, compute_s, memory_s, flop / self.gpu.bf16_flops, fixed_s=self._decode_floor_s)
+
+    # -- head and drafts
 
     def head_s(self, n_sampled: int) -> float:
         """Logits of the sampled positions: mostly reading the head's weights."""
@@ -132,35 +349,80 @@ class StepCost:
             return 0.0
         known = self._head_s.get(n_sampled)
         if known is None:
-            known = self._head_s[n_sampled] = self.gemm_s(n_sampled, self.model.hidden, self.model.vocab)
+            known = self._head_s[n_sampled] = self._head(n_sampled).seconds
         return known
 
-    def _attention_projections_s(self, m: int) -> float:
-        model, attention = self.model, self.model.attention
-        if isinstance(attention, Gqa):
-            qkv = (attention.heads + 2 * attention.kv_heads) * attention.head_dim
-            return self.gemm_s(m, model.hidden, qkv) + self.gemm_s(m, attention.heads * attention.head_dim, model.hidden)
-        query = self.gemm_s(m, model.hidden, attention.q_rank) + self.gemm_s(
-            m, attention.q_rank, attention.heads * (attention.nope_dim + attention.rope_dim)
-        )
-        latent = self.gemm_s(m, model.hidden, attention.kv_rank + attention.rope_dim) + self.gemm_s(
-            m, attention.kv_rank, attention.heads * (attention.nope_dim + attention.v_dim)
-        )
-        return query + latent + self.gemm_s(m, attention.heads * attention.v_dim, model.hidden)
+    def _head(self, n_sampled: int) -> Kernel:
+        return self._head_products.kernel(n_sampled, self.model.hidden, self.model.vocab / self.parallel.tp)
 
-    def _experts_s(self, experts: Experts, m: int) -> float:
-        """Grouped products of the loaded experts, as one product whose weights are all that is read and whose rows are m k."""
-        model = self.model
-        loaded = experts.n_loaded(m) + experts.n_shared
-        rows = m * (experts.top_k + experts.n_shared)
-        flop = 2.0 * rows * 3 * model.hidden * experts.ffn
-        fit, width = self.gpu.fit, model.weight_bytes
-        peak = self.gpu.fp8_flops if width == 1 and self.gpu.fp8_flops else self.gpu.bf16_flops
-        n_bytes = loaded * 3 * model.hidden * experts.ffn * width + 4.0 * rows * (model.hidden + experts.ffn)
-        compute_s, memory_s = flop / (fit.gemm_eff * peak), n_bytes / (fit.mem_eff * self.gpu.bandwidth)
-        p = fit.gemm_power
-        return (
-            float((compute_s**p + memory_s**p) ** (1.0 / p))
-            + 2 * fit.gemm_launch_s
-            + self.gemm_s(m, model.hidden, experts.n_experts)
-        )
+    def draft_s(self, n_requests: int, context: int) -> float:
+        """Drafting for so many requests with that many tokens of context together; 0 without speculation."""
+        if self.speculator is None or not n_requests:
+            return 0.0
+        return sum(kernel.seconds for kernel in _drafting(self, self.speculator, n_requests, context))
+
+    def draft_prefill_s(self, tokens: int) -> float:
+        """Filling the drafter's own cache with a prompt."""
+        return sum(kernel.seconds for kernel in self._draft_prefill(tokens))
+
+    def _draft_prefill(self, tokens: int) -> Iterator[Kernel]:
+        """A drafter with a cache reads the prompt as well: its linear work; its attention is a layer's, left out."""
+        if self.speculator is None or not tokens or not self.speculator.kv_bytes_per_token:
+            return
+        drafter = self.speculator.drafter
+        weights = drafter.own_weights / self.parallel.tp
+        yield self._products.of_work(2.0 * tokens * weights, weights * self.model.weight_bytes, 4 * drafter.layers)
+
+
+def load_of(plan: StepPlan) -> StepLoad:
+    """What of a plan the price depends on."""
+    n = len(plan.decodes)
+    return StepLoad(
+        chunks=tuple((chunk.n_tokens, chunk.start, chunk.is_last) for chunk in plan.chunks),
+        n_decodes=n,
+        decode_tokens=n,
+        decode_context=sum(sequence.computed for sequence in plan.decodes) + n,
+        n_drafting=n,
+    )
+
+
+def _drafting(cost: StepCost, speculator: Speculator, n_requests: int, context: int) -> Iterator[Kernel]:
+    """The passes of a drafter; where drafts are drafted for in turn, passes at the cost of an accepted inner token."""
+    drafter = speculator.drafter
+    if not n_requests or not drafter.passes:
+        return
+    keys = context if drafter.window is None else min(context, n_requests * drafter.window)
+    if speculator.inner is None:
+        yield from (kernel.times(drafter.passes) for kernel in _draft_pass(cost, speculator, n_requests, keys, drafter.width))
+        return
+    inner = speculator.inner
+    tokens = inner.acceptance.expected(context // n_requests, inner.n_drafts)
+    rounds = drafter.passes / tokens
+    for kernel in (
+        *_drafting(cost, inner, n_requests, context),
+        *_draft_pass(cost, speculator, n_requests, keys, inner.verify_tokens),
+    ):
+        yield kernel.times(rounds)
+
+
+def _draft_pass(cost: StepCost, speculator: Speculator, n_requests: int, keys: int, width: int) -> Iterator[Kernel]:
+    """One pass: its weights as one product (about four kernels a layer and the head), and its attention."""
+    drafter, tp = speculator.drafter, cost.parallel.tp
+    weights = drafter.read_weights / tp
+    products = Products.of(cost.gpu, cost.model.weights, cost.calibration.gemm_eff)
+    yield products.of_work(2.0 * weights * n_requests * width, weights * cost.model.weight_bytes, 4 * drafter.layers + 1)
+    if drafter.layers:
+        n_bytes = keys * drafter.read_kv_bytes_per_token / tp
+        eff = cost.calibration.kv_bandwidth_eff or cost.gpu.attention.decode_kv_eff
+        memory_s = n_bytes / (eff * cost.gpu.bandwidth)
+        yield Kernel(0.0, n_bytes, 0.0, memory_s, fixed_s=drafter.layers * cost.gpu.attention.decode_floor_s)
+
+
+def _lines(kernels: list[tuple[str, Kernel]]) -> Iterator[BillPart]:
+    """Kernels of one name become one line; it is bound by what bounds most of its time."""
+    for name in dict.fromkeys(name for name, _ in kernels):
+        group = [kernel for one, kernel in kernels if one == name]
+        computing = sum(kernel.seconds for kernel in group if kernel.is_compute_bound)
+        seconds = sum(kernel.seconds for kernel in group)
+        bound: Bound = "compute" if computing > seconds / 2 else "memory"
+        yield BillPart(name, seconds, sum(kernel.flop for kernel in group), sum(kernel.n_bytes for kernel in group), bound)

@@ -8,9 +8,13 @@ token but must read every expert that any token of the step was sent to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from longbench_sched.sim.hardware import lookup
+from longbench_sched.sim.hardware import Precision, lookup
+
+# Bytes a weight takes; nvfp4 with its scales (a byte for 16 weights).
+WEIGHT_BYTES: Mapping[Precision, float] = {"bf16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "nvfp4": 0.5625}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +29,28 @@ class Gqa:
         """Parameters of the projections of one layer."""
         return hidden * (self.heads + 2 * self.kv_heads) * self.head_dim + self.heads * self.head_dim * hidden
 
-    def kv_elements(self) -> int:
-        """Cached elements a token and layer."""
-        return 2 * self.kv_heads * self.head_dim
+    def kv_elements(self, tp: int = 1) -> int:
+        """Cached elements a token and layer on one of `tp` GPUs: heads are split, and copied once there are more GPUs."""
+        return 2 * max(1, self.kv_heads // tp) * self.head_dim
 
     def flop_per_pair(self) -> float:
         """FLOP for one query token attending to one key token, in one layer: scores and values, 2 FLOP a multiply-add."""
         return 4.0 * self.heads * self.head_dim
 
+    def decode_flop_per_pair(self) -> float:
+        """The same in decode."""
+        return self.flop_per_pair()
+
 
 @dataclass(frozen=True, slots=True)
 class Mla:
-    """Multi-head latent attention (DeepSeek): keys and values are expanded from one cached latent vector."""
+    """Multi-head latent attention (DeepSeek): keys and values are expanded from one cached latent vector.
+
+    Prefill expands them; decode works on the latent itself, with the expansion folded into query and output.
+    """
 
     heads: int
-    q_rank: int
+    q_rank: int  # 0: queries are not compressed
     kv_rank: int
     nope_dim: int
     rope_dim: int
@@ -47,17 +58,22 @@ class Mla:
 
     def weights(self, hidden: int) -> int:
         """Parameters of the projections of one layer."""
-        query = hidden * self.q_rank + self.q_rank * self.heads * (self.nope_dim + self.rope_dim)
+        width = self.heads * (self.nope_dim + self.rope_dim)
+        query = hidden * self.q_rank + self.q_rank * width if self.q_rank else hidden * width
         latent = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
         return query + latent + self.heads * self.v_dim * hidden
 
-    def kv_elements(self) -> int:
-        """Cached elements a token and layer."""
+    def kv_elements(self, tp: int = 1) -> int:
+        """Cached elements a token and layer: the latent is whole on every GPU."""
         return self.kv_rank + self.rope_dim
 
     def flop_per_pair(self) -> float:
-        """FLOP for one query and one key token in one layer in prefill (keys and values expanded)."""
+        """FLOP for one query and one key token in one layer in prefill: 2 H (d_qk + d_v), keys and values expanded."""
         return 2.0 * self.heads * (self.nope_dim + self.rope_dim + self.v_dim)
+
+    def decode_flop_per_pair(self) -> float:
+        """The same in decode, on the latent: 2 H (2 r + d_rope)."""
+        return 2.0 * self.heads * (2 * self.kv_rank + self.rope_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +85,9 @@ class Experts:
     ffn: int  # of one expert
     n_shared: int = 0
 
-    def n_loaded(self, tokens: int) -> float:
+    def n_loaded(self, tokens: float) -> float:
         """Experts read by a step of so many tokens under uniform routing: E (1 - (1 - k/E)^T)."""
-        return self.n_experts * (1.0 - (1.0 - self.top_k / self.n_experts) ** tokens)
+        return float(self.n_experts * (1.0 - (1.0 - self.top_k / self.n_experts) ** tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +105,18 @@ class Model:
     n_dense_layers: int = 0  # of a mixture of experts: how many of `layers` are dense
     tied_embeddings: bool = False
     has_bos: bool = False  # the tokenizer puts one token before a text prompt
-    weight_bytes: int = 2
+    weights: Precision = "bf16"  # of the linear layers; embeddings and head stay bf16
     kv_bytes: int = 2
     source: str = "config.json as published"
 
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of KV cache a token takes."""
-        return self.layers * self.attention.kv_elements() * self.kv_bytes
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of one weight of a linear layer."""
+        return WEIGHT_BYTES[self.weights]
+
+    def kv_bytes_per_token(self, tp: int = 1) -> int:
+        """Bytes of KV cache a token takes on one of `tp` GPUs."""
+        return self.layers * self.attention.kv_elements(tp) * self.kv_bytes
 
     def dense_layers(self) -> int:
         """Layers with an ordinary feed-forward part."""
@@ -103,27 +124,35 @@ class Model:
 
     def linear_weights(self) -> int:
         """Parameters that work on every token: attention projections, feed-forward, the active experts; no embeddings."""
-        total = self.layers * self.attention.weights(self.hidden) + self.dense_layers() * 3 * self.hidden * self.ffn
-        if self.experts:
-            active = self.experts.top_k + self.experts.n_shared
-            moe = active * 3 * self.hidden * self.experts.ffn + self.hidden * self.experts.n_experts
-            total += (self.layers - self.n_dense_layers) * moe
-        return total
+        return self._layers_weights(self.experts.top_k if self.experts else 0)
 
     def total_weights(self) -> int:
         """All parameters that lie in memory (norms and biases left out: below 0.1 %)."""
-        total = self.layers * self.attention.weights(self.hidden) + self.dense_layers() * 3 * self.hidden * self.ffn
-        if self.experts:
-            held = self.experts.n_experts + self.experts.n_shared
-            moe = held * 3 * self.hidden * self.experts.ffn + self.hidden * self.experts.n_experts
-            total += (self.layers - self.n_dense_layers) * moe
-        return total + (1 if self.tied_embeddings else 2) * self.vocab * self.hidden
+        return self._layers_weights(self.experts.n_experts if self.experts else 0) + self.embedding_weights()
+
+    def embedding_weights(self) -> int:
+        """Parameters of the embedding and the head."""
+        return (1 if self.tied_embeddings else 2) * self.vocab * self.hidden
+
+    def memory_bytes(self, tp: int = 1, pp: int = 1) -> float:
+        """Bytes of weights on one of tp x pp GPUs, evenly split."""
+        layers = self._layers_weights(self.experts.n_experts if self.experts else 0) * self.weight_bytes
+        return (layers + self.embedding_weights() * 2) / (tp * pp)
 
     def activation_bytes(self, tokens: int) -> float:
         """Peak of activations for a step of so many tokens, a rough upper bound: 2 T (2h + (H + 2 KV) d + 3 f) elements."""
         width = self.experts.top_k * self.experts.ffn if self.experts else self.ffn
         heads = self.attention.heads * (self.attention.head_dim if isinstance(self.attention, Gqa) else self.attention.v_dim)
         return 2.0 * tokens * (2 * self.hidden + heads + self.attention.kv_elements() + 3 * width) * 2
+
+    def _layers_weights(self, n_experts: int) -> int:
+        total = self.layers * self.attention.weights(self.hidden) + self.dense_layers() * 3 * self.hidden * self.ffn
+        if self.experts:
+            moe = (
+                n_experts + self.experts.n_shared
+            ) * 3 * self.hidden * self.experts.ffn + self.hidden * self.experts.n_experts
+            total += (self.layers - self.n_dense_layers) * moe
+        return total
 
 
 _MODELS = (
@@ -139,14 +168,35 @@ _MODELS = (
 )  # fmt: skip
 MODELS: Mapping[str, Model] = {model.name: model for model in _MODELS}
 
+_PRECISIONS: Mapping[str, Precision] = {
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "auto": "bf16",
+    "fp8": "fp8",
+    "fp8-block": "fp8-block",
+}
+
 
 def find_model(name: str) -> Model:
-    """The model of that name: in any case, with or without the organisation before it and `-Instruct` after it.
+    """The model of that name: in any case, with or without the organisation before it and `-Instruct` or `-FP8` after it.
 
-    Raises UsageError with the alternatives.
+    `-FP8` takes the weights as fp8. Raises UsageError with the alternatives.
     """
     bare = name.rpartition("/")[2]
-    for suffix in ("-Instruct", "-Chat"):
+    is_fp8 = False
+    for suffix in ("-FP8", "-Instruct", "-Chat"):
         if bare.casefold().endswith(suffix.casefold()):
             bare = bare[: -len(suffix)]
-    return lookup(MODELS, bare, "model")
+            is_fp8 = is_fp8 or suffix == "-FP8"
+    model = lookup(MODELS, bare, "model")
+    return quantized(model, weights="fp8") if is_fp8 else model
+
+
+def quantized(model: Model, weights: Precision | None = None, kv: Literal["bf16", "fp8"] | None = None) -> Model:
+    """The same model with weights or KV cache of another precision; attention itself stays bf16."""
+    return replace(model, weights=weights or model.weights, kv_bytes={"bf16": 2, "fp8": 1, None: model.kv_bytes}[kv])
+
+
+def read_precision(word: str) -> Precision:
+    """Weights' precision by its name. Raises UsageError."""
+    return lookup({**_PRECISIONS, "nvfp4": "nvfp4"}, word, "precision")
