@@ -116,10 +116,10 @@ def _rehearsed(
     order: Order, target: Target, dialect: Dialect, plan: Plan, preflight: Preflight, options: ProbeOptions
 ) -> Preflight:
     """Hold the plan against the engine's context, and send one request ahead. Raises TargetError if the plan cannot work."""
+    if not order.timing.has_preflight:
+        return preflight  # also of use where a server says too small a context
     longest = max(plan.requests, key=lambda request: request.isl + request.osl)
     check_context(preflight, target.engine, longest.isl, longest.osl)
-    if not order.timing.has_preflight:
-        return preflight
     learned = rehearse(
         preflight,
         target,

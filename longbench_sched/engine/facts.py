@@ -210,6 +210,8 @@ _PREFIX_HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
 def read_prefix_hits(text: str) -> int | None:
     """Prompt tokens that the prefix cache has given since the server started, over all ranks and tiers; None if not told."""
     hits = [value for name in _PREFIX_HITS for found, _, value in read_samples(text, name) if found == name]
+    if not hits and any(read_samples(text, "sglang:")):
+        return 0  # its counter appears with the first hit
     return int(sum(hits)) if hits else None
 
 

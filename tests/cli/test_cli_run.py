@@ -452,3 +452,11 @@ def test_d07_a_tokenizer_that_cannot_be_loaded_is_one_note_and_the_servers_count
     assert "new-model-family cannot be loaded" in note
     assert set(kept.table.texts["prompt_token_source"]) == {"usage"}
     assert "new-model-familycannotbeloaded" in "".join(capsys.readouterr().out.split())  # a long path is wrapped
+
+
+def test_without_the_preflight_a_context_that_the_server_says_too_small_stops_nothing(workload: str, results: Path) -> None:
+    small = [Send(models("m", max_model_len=ISL))]
+    with ScriptedServer(engine([Send(OK)], models=small)) as server:
+        assert run(workload, results, server.url) == 4
+        assert run(workload, results, server.url, "--no-preflight") == 0
+    assert statuses(stored(results)) == [("ok", None)] * 8
