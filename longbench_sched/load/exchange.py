@@ -314,7 +314,9 @@ class Exchange:
         if self._head is not None:
             header_ns = self._offset.monotonic_ns(array("q", [self._head_kernel_ns]), array("q", [self._head_read_ns]))[0][0]
         record = self._so_far(self._decoded)
-        record.header_ns, record.end_ns, record.clock = header_ns, self.ended_ns, clock
+        # The end was put on the clock before the pieces were, alone: it may lie some ns before the last of them.
+        last_ns = self._decoded.chunk_at_ns[-1] if self._decoded.chunk_at_ns else self.ended_ns
+        record.header_ns, record.end_ns, record.clock = header_ns, max(self.ended_ns, last_ns), clock
         self._release()
         return record
 

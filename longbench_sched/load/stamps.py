@@ -109,4 +109,7 @@ class RealtimeOffset:
         share = np.clip((read - sampled_at[before]) / span, 0.0, 1.0)
         at = kernel - (low + np.rint((high - low) * share).astype(np.int64))
         known = (kernel != 0) & (np.abs(high - low) <= STEP_LIMIT_NS) & (at <= read)
-        return np.where(known, at, read).tolist(), np.where(known, read - at, NO_LATENESS).tolist()
+        # Bytes of one segment read in two goes have one stamp but two offsets, some ns apart; and a read without a stamp may
+        # come before one with an earlier stamp. A stream's bytes arrive in their order all the same.
+        at = np.maximum.accumulate(np.where(known, at, read))
+        return at.tolist(), np.where(known, read - at, NO_LATENESS).tolist()

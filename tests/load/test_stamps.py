@@ -77,6 +77,18 @@ def test_a_read_without_a_stamp_counts_itself() -> None:
     assert _convert(offset, (0, S), (WALL + 2 * S, 2 * S + 5)) == [(S, NO_LATENESS), (2 * S, 5)]
 
 
+def test_a_stream_never_goes_back_in_time() -> None:
+    """One segment read in two goes, 0.3 s apart, while the offset grows by 100 ns a second: 30 ns would be lost."""
+    offset = RealtimeOffset([(0, WALL), (10 * S, WALL + 1000)])
+    kernel = WALL + S
+    assert _convert(offset, (kernel, S), (kernel, S + 3 * S // 10)) == [(S - 100, 100), (S - 100, 300_000_100)]
+
+
+def test_a_stamp_after_a_read_without_one_is_not_put_before_it() -> None:
+    offset = RealtimeOffset([(0, WALL), (10 * S, WALL)])
+    assert _convert(offset, (0, S), (WALL + S - 50, S + 10)) == [(S, NO_LATENESS), (S, 10)]
+
+
 def test_nothing_gives_nothing() -> None:
     assert _convert(RealtimeOffset([(0, 0)])) == []
 
