@@ -1,0 +1,275 @@
+"""Comparison: a base and one or more candidates, figure by figure and load by load.
+
+Every load (a cell: a workload, or one step of a sweep) is compared by itself. There is no figure pooled over loads: a setting
+that gains 3 % at 32K and 9 % at 256K has no gain of 6 %. What the comparison shows is judged together: the p values of all its
+figures are corrected by Holm, so that the chance of any false "better" or "worse" on the page is at most 5 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from longbench_sched.compare.delta import Delta, holm, judge, measure, with_intervals_inside
+from longbench_sched.compare.difference import FactDifference, differing_facts
+from longbench_sched.compare.figure import DEFAULT, Figure, find_figure
+from longbench_sched.compare.frontier import Frontier, find_frontier
+from longbench_sched.compare.parity import Disparity, find_disparities
+from longbench_sched.compare.point import RunPoint, common_window
+from longbench_sched.compare.ranking import Ranking, rank
+from longbench_sched.compare.trend import Trend, find_trends
+from longbench_sched.errors import NotComparableError
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Runs that are compared as one thing: an engine with its settings."""
+
+    name: str
+    points: tuple[RunPoint, ...]
+
+    def cells(self) -> list[str]:
+        """The loads it was measured under, in the order in which they came."""
+        return list(dict.fromkeys(point.cell for point in self.points))
+
+    def within(self, cell: str) -> tuple[RunPoint, ...]:
+        """Its runs under one load, in the order of their blocks."""
+        points = [point for point in self.points if point.cell == cell]
+        return tuple(sorted(points, key=lambda p: (p.experiment or "", -1 if p.block is None else p.block, p.started_at)))
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One candidate against the base under one load, in one window."""
+
+    cell: str
+    params: Mapping[str, float]
+    window: str
+    candidate: str
+    paired: bool
+    n_base: int
+    n_candidate: int
+    disparities: tuple[Disparity, ...]
+    deltas: tuple[Delta, ...]
+
+    def delta(self, key: str) -> Delta | None:
+        """The delta of a figure, if it is part of this comparison."""
+        return next((delta for delta in self.deltas if delta.figure.key == key), None)
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether anything may be called better or worse here."""
+        return all(disparity.consequence not in ("refuse", "rank") for disparity in self.disparities)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that a page of comparison says."""
+
+    base: Side
+    candidates: tuple[Side, ...]
+    facts: tuple[FactDifference, ...]  # values in the order of base, candidates
+    matches: tuple[Match, ...]  # load by load, candidate by candidate
+    rankings: tuple[Ranking, ...]  # with more than one candidate
+    frontiers: tuple[Frontier, ...]  # as the rankings
+    trends: tuple[Trend, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Base and candidates."""
+        return (self.base, *self.candidates)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether every match may be judged."""
+        return all(match.is_ranked for match in self.matches)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be compared, and how."""
+
+    figures: tuple[str, ...] = DEFAULT
+    window: str | None = None  # None: the steady window where all runs have one
+    anyway: bool = False  # show numbers that would be refused; nothing is then called better or worse
+
+
+def compare(base: Side, candidates: Sequence[Side], wish: Wish | None = None) -> Comparison:
+    """Compare. Raises NotComparableError that names why, unless `wish.anyway`."""
+    wish = wish or Wish()
+    figures = [find_figure(key) for key in wish.figures]
+    matches = [
+        match
+        for cell in base.cells()
+        for side in candidates
+        if side.within(cell)
+        for match in match_sides(cell, base, side, figures, wish.window)
+    ]
+    if not matches:
+        raise NotComparableError(_no_common_load(base, candidates))
+    _refuse(matches, wish.anyway)
+    corrected = correct(matches)
+    sides = (base, *candidates)
+    ranked = _ranked_cells(corrected) if len(sides) > 2 else {}
+    return Comparison(
+        base=base,
+        candidates=tuple(candidates),
+        facts=differing_facts([side.points for side in sides]),
+        matches=tuple(corrected),
+        rankings=tuple(_rankings(sides, ranked, figures)),
+        frontiers=tuple(find_frontier(cell, matches[0].window, _points(sides, cell)) for cell, matches in ranked.items()),
+        trends=tuple(find_trends(base, candidates, corrected)),
+        notes=tuple(_notes(base, candidates)),
+    )
+
+
+def match_sides(cell: str, base: Side, candidate: Side, figures: Sequence[Figure], window: str | None = None) -> list[Match]:
+    """One load compared: over the common window, and lane by lane where it has lanes. p values are not corrected yet."""
+    ours, theirs, paired = pair_blocks(base.within(cell), candidate.within(cell))
+    disparities = find_disparities(ours, theirs)
+    everyone = (*ours, *theirs)
+    windows = [window] if window is not None else [common_window(everyone)]
+    if window is None:
+        windows += [lane for lane in ours[0].lanes if all(lane in point.values for point in everyone)]
+    return [
+        Match(
+            cell=cell,
+            params=theirs[0].params,
+            window=name,
+            candidate=candidate.name,
+            paired=paired,
+            n_base=len(ours),
+            n_candidate=len(theirs),
+            disparities=disparities,
+            deltas=tuple(
+                delta for figure in figures if (delta := _delta(figure, ours, theirs, name, paired, disparities)) is not None
+            ),
+        )
+        for name in windows
+    ]
+
+
+def pair_blocks(
+    base: Sequence[RunPoint], candidate: Sequence[RunPoint]
+) -> tuple[tuple[RunPoint, ...], tuple[RunPoint, ...], bool]:
+    """Runs of the same blocks, pair by pair, and True; or all of them and False where they do not share two blocks.
+
+    With shared blocks, runs of other blocks are left out: they have no partner that saw the same moment.
+    """
+    ours, theirs = ({(p.experiment, p.block): p for p in points if p.block is not None} for points in (base, candidate))
+    shared = [key for key in ours if key in theirs and ours[key].schedule == theirs[key].schedule]
+    if len(shared) < 2:
+        return tuple(base), tuple(candidate), False
+    return tuple(ours[key] for key in shared), tuple(theirs[key] for key in shared), True
+
+
+def _delta(
+    figure: Figure,
+    base: Sequence[RunPoint],
+    candidate: Sequence[RunPoint],
+    window: str,
+    paired: bool,
+    disparities: Sequence[Disparity],
+) -> Delta | None:
+    """The delta of one figure; None where neither side knows it, or where it is 0 throughout (no errors: nothing to say)."""
+    ours, theirs = ([point.value(figure.key, window) for point in points] for points in (base, candidate))
+    if paired:
+        pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
+        before, after = [a for a, _ in pairs], [b for _, b in pairs]
+    else:
+        before, after = [a for a in ours if a is not None], [b for b in theirs if b is not None]
+    if not any(before) and not any(after):
+        return None
+    delta = measure(figure, before, after, paired=paired)
+    if len(before) == len(after) == 1:
+        delta = with_intervals_inside(delta, _inside(base, figure, window), _inside(candidate, figure, window))
+    if figure.is_by_chunk and any(disparity.consequence == "chunks" for disparity in disparities):
+        return replace(delta, call="not comparable", note="packing")
+    if any(disparity.consequence in ("refuse", "rank") for disparity in disparities):
+        return replace(delta, call="not comparable")
+    return delta
+
+
+def _inside(points: Sequence[RunPoint], figure: Figure, window: str) -> tuple[float, float] | None:
+    return points[0].within.get(window, {}).get(figure.key)
+
+
+def correct(matches: Sequence[Match]) -> list[Match]:
+    """The matches with p values corrected for all of their figures together, and each delta judged."""
+    every = [delta.p for match in matches for delta in match.deltas if delta.p is not None and delta.call != "not comparable"]
+    adjusted = iter(holm(every))
+    corrected = []
+    for match in matches:
+        deltas = []
+        for delta in match.deltas:
+            if delta.p is not None and delta.call != "not comparable":
+                delta = judge(replace(delta, p_adjusted=next(adjusted)))
+            deltas.append(delta)
+        corrected.append(replace(match, deltas=tuple(deltas)))
+    return corrected
+
+
+def _refuse(matches: Sequence[Match], anyway: bool) -> None:
+    if anyway:
+        return
+    for match in matches:
+        for disparity in match.disparities:
+            if disparity.consequence == "refuse":
+                raise NotComparableError(
+                    f"{match.candidate} cannot be compared with the base ({disparity.id}). {disparity.text}\n"
+                    f"{disparity.next_step} --anyway shows the numbers without judging them."
+                )
+
+
+def _no_common_load(base: Side, candidates: Sequence[Side]) -> str:
+    theirs = ", ".join(dict.fromkeys(cell for side in candidates for cell in side.cells()))
+    return (
+        f"no load in common (plans-differ): {base.name} was measured under {', '.join(base.cells())}, "
+        f"the candidates under {theirs or 'nothing'}.\nRun both with the same workload; `run EXPERIMENT.toml` does."
+    )
+
+
+def _ranked_cells(matches: Sequence[Match]) -> dict[str, list[Match]]:
+    """The loads under which everything may be judged, with their matches."""
+    cells: dict[str, list[Match]] = {}
+    for match in matches:
+        cells.setdefault(match.cell, []).append(match)
+    return {cell: here for cell, here in cells.items() if all(match.is_ranked for match in here)}
+
+
+def _points(sides: Sequence[Side], cell: str) -> dict[str, tuple[RunPoint, ...]]:
+    return {side.name: points for side in sides if (points := side.within(cell))}
+
+
+def _rankings(sides: Sequence[Side], cells: Mapping[str, Sequence[Match]], figures: Sequence[Figure]) -> list[Ranking]:
+    rankings = []
+    for cell, here in cells.items():
+        skipped = {delta.figure.key for match in here for delta in match.deltas if delta.call == "not comparable"}
+        chosen = [figure for figure in figures if figure.key not in skipped]
+        rankings += rank(cell, here[0].window, _points(sides, cell), chosen)
+    return rankings
+
+
+def _notes(base: Side, candidates: Sequence[Side]) -> list[str]:
+    notes = []
+    for side in candidates:
+        for cell in base.cells():
+            ours, theirs = base.within(cell), side.within(cell)
+            if not theirs:
+                notes.append(f"{side.name} was not measured under {cell}.")
+                continue
+            _, _, paired = pair_blocks(ours, theirs)
+            if not paired and len(ours) > 1 and len(theirs) > 1:
+                notes.append(
+                    f"{side.name}, {cell}: not measured in the same blocks, so a drift between the two (heat, neighbours, "
+                    "time of day) would be taken for a difference."
+                )
+            elif paired and len(ours) + len(theirs) > 2 * len(pair_blocks(ours, theirs)[0]):
+                notes.append(f"{side.name}, {cell}: runs of blocks that the other side does not have are left out.")
+            if not paired and min(len(ours), len(theirs)) < 2:
+                notes.append(
+                    f"{side.name}, {cell}: one run on a side. Intervals are from inside the runs, and nothing is judged by "
+                    "them: they do not tell how the next run would differ. Use --num-runs 5."
+                )
+    return notes

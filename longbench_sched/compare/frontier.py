@@ -1,0 +1,114 @@
+"""Frontier: sides that no other side beats in everything, and what each of them costs per GPU and per dollar.
+
+TTFT, the tail of ITL and throughput pull in different directions: a larger prefill chunk gives one for another. A side is
+dominated if another is at least as good in all three and better in one; what is left (the Pareto set) is a choice, not a
+ranking.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from longbench_sched.compare.figure import find_figure
+from longbench_sched.compare.point import RunPoint
+
+OBJECTIVES = ("ttft_p50", "itl_p99", "total_throughput")
+COST_FIGURE = "total_throughput"
+_S_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One side: its objectives, who dominates it, and its throughput by what it costs."""
+
+    name: str
+    setting: float | None  # value of the fact that alone differs, if there is one such
+    values: tuple[float | None, ...]  # in the order of OBJECTIVES
+    dominated_by: tuple[str, ...]
+    gpus: int | None
+    per_gpu: float | None  # tok/s
+    per_dollar: float | None  # tokens
+
+    @property
+    def is_on_frontier(self) -> bool:
+        """Whether no side beats it in everything; False where an objective is not known."""
+        return not self.dominated_by and all(value is not None for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The sides of one load; in the order of the setting that differs, else as given."""
+
+    cell: str
+    window: str
+    setting: str | None  # the fact that alone differs between the sides, and is a number: token_budget, ...
+    standings: tuple[Standing, ...]
+
+
+def find_frontier(cell: str, window: str, sides: Mapping[str, Sequence[RunPoint]]) -> Frontier:
+    """The standings of all sides; objectives are geometric means over the runs."""
+    values = {name: tuple(_centre(points, key, window) for key in OBJECTIVES) for name, points in sides.items()}
+    lower = [find_figure(key).better == "lower" for key in OBJECTIVES]
+    setting = single_setting(list(sides.values()))
+    standings = [
+        Standing(
+            name=name,
+            setting=None if setting is None else float(points[0].facts[setting]),
+            values=values[name],
+            dominated_by=tuple(other for other in sides if other != name and dominates(values[other], values[name], lower)),
+            gpus=points[0].gpus,
+            per_gpu=per_gpu(_centre(points, COST_FIGURE, window), points[0].gpus),
+            per_dollar=per_dollar(_centre(points, COST_FIGURE, window), points[0].dollars_per_hour),
+        )
+        for name, points in sides.items()
+    ]
+    if setting is not None:
+        standings.sort(key=lambda standing: standing.setting or 0.0)
+    return Frontier(cell, window, setting, tuple(standings))
+
+
+def dominates(one: Sequence[float | None], other: Sequence[float | None], lower_is_better: Sequence[bool]) -> bool:
+    """Whether `one` is at least as good in everything and better in something; unknown values dominate nothing."""
+    signed: list[tuple[float, float]] = []
+    for mine, theirs, lower in zip(one, other, lower_is_better, strict=True):
+        if mine is None or theirs is None:
+            return False
+        signed.append((mine, theirs) if lower else (-mine, -theirs))
+    return all(mine <= theirs for mine, theirs in signed) and any(mine < theirs for mine, theirs in signed)
+
+
+def per_gpu(tokens_per_s: float | None, gpus: int | None) -> float | None:
+    """Throughput of one GPU; None where the number of GPUs is not known."""
+    return tokens_per_s / gpus if tokens_per_s is not None and gpus else None
+
+
+def per_dollar(tokens_per_s: float | None, dollars_per_hour: float | None) -> float | None:
+    """Tokens for a dollar."""
+    return tokens_per_s * _S_PER_HOUR / dollars_per_hour if tokens_per_s is not None and dollars_per_hour else None
+
+
+def single_setting(sides: Sequence[Sequence[RunPoint]]) -> str | None:
+    """The one numeric fact that differs between all sides, with everything else equal: what a sweep swept."""
+    if len({point.engine for points in sides for point in points}) > 1:
+        return None
+    facts = [points[0].facts for points in sides]
+    names = {name for fact in facts for name in fact}
+    differing = [name for name in names if len({str(fact.get(name)) for fact in facts}) > 1]
+    if len(differing) != 1:
+        return None
+    found = [fact.get(differing[0]) for fact in facts]
+    is_sweep = len(set(map(str, found))) == len(found) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in found
+    )
+    return differing[0] if is_sweep else None
+
+
+def _centre(points: Sequence[RunPoint], key: str, window: str) -> float | None:
+    values = [value for point in points if (value := point.value(key, window)) is not None]
+    if not values:
+        return None
+    if min(values) <= 0:
+        return math.fsum(values) / len(values)
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
