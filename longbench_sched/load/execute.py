@@ -23,7 +23,7 @@ from longbench_sched.errors import ClientLimitError
 from longbench_sched.load.backlog import Backlog
 from longbench_sched.load.clock import MonotonicClock
 from longbench_sched.load.driver import Driver
-from longbench_sched.load.health import Pulse, cpu_s, peak_rss_mb, quantile_ms, raise_open_files
+from longbench_sched.load.health import Pulse, cpu_s, give_memory_back, peak_rss_mb, quantile_ms, raise_open_files
 from longbench_sched.load.messages import Messages
 from longbench_sched.load.proxy import environment_proxy
 from longbench_sched.load.request_head import ssl_context
@@ -116,7 +116,9 @@ def execute(
         )
     runner = asyncio.Runner(loop_factory=_new_loop)
     with runner, _collector_off():
-        return runner.run(_Execution(plan, target, dialect, options, on_record, on_progress, on_sent).run())
+        result = runner.run(_Execution(plan, target, dialect, options, on_record, on_progress, on_sent).run())
+    give_memory_back()
+    return result
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

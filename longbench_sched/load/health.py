@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import resource
 import sys
 import time
@@ -82,3 +84,9 @@ def raise_open_files(needed: int) -> int | None:
     is_too_low = hard != resource.RLIM_INFINITY and hard < needed
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if is_too_low else needed, hard))
     return hard if is_too_low else None
+
+
+def give_memory_back() -> None:
+    """Return freed memory to the system (glibc keeps it else): what follows a run needs memory of its own."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
