@@ -20,6 +20,8 @@ Examples:
 
   longbench-sched simulate 30k-500-c64 --engine vllm --max-num-batched-tokens 2048 --export chunks.md
 
+  longbench-sched simulate 30k-500-r1 --engine sglang --sweep chunked_prefill_size=2048,8192,32768 --sweep request_rate=0.5,1
+
 Flags that are not listed here are the engine's own, in its own spelling. The run is stored like a measured one: `show` and
 `report` read it.
 """
@@ -48,6 +50,22 @@ def simulate(
     model: Annotated[
         str, typer.Option("--model", help="Model whose shape prices a step.", rich_help_panel=ENGINE)
     ] = "Qwen2.5-Coder-7B-Instruct",
+    calibration: Annotated[
+        str | None,
+        typer.Option("--calibration", help="Fitted parameters, a file of `calibrate`.", rich_help_panel=ENGINE),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            help="KNOB=V1,V2: a run for each value; repeat for a grid. Knobs: the engine's flags, concurrency, isl, gpu, ...",
+            rich_help_panel=RESULT,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Processes for a sweep. Default: one a core.", rich_help_panel=RESULT),
+    ] = None,
     output_dir: Annotated[
         str, typer.Option("--output-dir", help="Folder for <run_id>.parquet.", rich_help_panel=RESULT)
     ] = "results",
@@ -67,10 +85,9 @@ def simulate(
     from longbench_sched.cli.conclude import conclude
     from longbench_sched.cli.exports import open_exports
     from longbench_sched.errors import UsageError
-    from longbench_sched.experiment.virtual_run import Setting
-    from longbench_sched.sim.flags import read_flags
+    from longbench_sched.experiment.sweep import Base, make_cells, read_axis
     from longbench_sched.slo import Slo
-    from longbench_sched.workload.spec import Overrides, load_workload
+    from longbench_sched.workload.overrides import Overrides
 
     if workload.startswith("-"):
         raise UsageError(f"the workload comes first, then the engine's own flags such as {workload}. See: simulate --help")
@@ -86,7 +103,18 @@ def simulate(
         num_warmups=num_warmups,
         slo=Slo.parse(goodput) if goodput else None,
     )
-    order = simulated.Order(load_workload(workload, overrides), seed, Path(output_dir))
-    setting = Setting(engine, gpu, model, read_flags(engine, context.args))
+    base = Base(
+        workload=workload,
+        overrides=overrides,
+        seed=seed,
+        engine=engine,
+        gpu=gpu,
+        model=model,
+        flags=tuple(context.args),
+        calibration=None if calibration is None else simulated.read_calibration(Path(calibration)),
+    )
+    cells = make_cells(base, [read_axis(text) for text in sweep or []])
     with open_exports(export or []) as exports:
-        return conclude([simulated.simulate_one(order, setting)], exports)
+        if not sweep:
+            return conclude([simulated.simulate_one(cells[0], Path(output_dir))], exports)
+        return simulated.simulate_sweep(cells, Path(output_dir), exports, workers)

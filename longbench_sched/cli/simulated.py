@@ -1,52 +1,105 @@
-"""Simulated runs as commands make them: an id, a progress line, a file in the folder."""
+"""Simulated runs as commands make them: an id, a progress line, a file in the folder; a whole grid of them at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from longbench_sched.cli import output
+from longbench_sched.cli import output, pages
+from longbench_sched.cli.conclude import MIN_SUCCESS, verdict
+from longbench_sched.cli.exports import Export, uses_stdout
 from longbench_sched.cli.measure import Measured
 from longbench_sched.cli.progress import ProgressLine
 from longbench_sched.cli.provenance import versions
-from longbench_sched.errors import StoreError
-from longbench_sched.experiment.virtual_run import Origin, Setting, Simulated, plan_virtual, simulate
+from longbench_sched.errors import EXIT_OK, StoreError, UsageError
+from longbench_sched.experiment.sweep import Cell, Done, run_cells
+from longbench_sched.experiment.virtual_run import Origin, Simulated, plan_virtual, simulate
+from longbench_sched.load.execute import Progress
 from longbench_sched.quantity import significant
+from longbench_sched.sim.calibration import Calibration, from_json
 from longbench_sched.store import catalogue, schema
 from longbench_sched.store.atomic import check_writable
 from longbench_sched.store.parquet import write_run
-from longbench_sched.workload.shape import Workload
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be simulated, and where it is stored."""
+def read_calibration(path: Path) -> Calibration:
+    """The parameters of a calibration file. Raises UsageError."""
+    try:
+        return from_json(json.loads(path.read_text("utf-8")), str(path))
+    except OSError as error:
+        raise UsageError(f"--calibration {path}: cannot be read ({error.strerror}).") from None
+    except ValueError:
+        raise UsageError(f"--calibration {path} is not JSON. Make one with `calibrate`.") from None
 
-    workload: Workload
-    seed: int
-    folder: Path
 
-
-def simulate_one(order: Order, setting: Setting) -> Measured:
+def simulate_one(cell: Cell, folder: Path) -> Measured:
     """Simulate one run and store it. Raises LongbenchError."""
-    check_writable(order.folder / "probe")
-    plan = plan_virtual(order.workload, order.seed)
-    now = datetime.now(UTC)
-    run_id = catalogue.make_run_id(now, setting.engine, plan.workload, lambda name: catalogue.is_taken(order.folder, name))
+    check_writable(folder / "probe")
+    plan = plan_virtual(cell.workload, cell.seed)
+    ((origin, path),) = _places([cell], folder)
     with ProgressLine() as line:
-        done = simulate(plan, setting, Origin(run_id, now, versions()), on_progress=line.update)
+        done = simulate(plan, cell.setting, origin, on_progress=line.update)
     output.say(_cost_text(done))
-    return _stored(done, order.folder)
-
-
-def _stored(done: Simulated, folder: Path) -> Measured:
-    path = folder / f"{done.run.meta.run_id}{schema.ENDING}"
     try:
         write_run(done.run, path)
     except StoreError as error:
         return Measured(done.run, path, str(error))
     return Measured(done.run, path)
+
+
+def simulate_sweep(cells: Sequence[Cell], folder: Path, exports: Sequence[Export], workers: int | None) -> int:
+    """Simulate, store and show every cell; returns the exit code. Raises the first failure, after all else."""
+    check_writable(folder / "probe")
+    places = _places(cells, folder)
+    n_workers = workers or _cores()
+    with ProgressLine() as line:
+        done = run_cells(cells, places, n_workers, _count(line, len(cells), min(n_workers, len(cells))))
+    summaries = [one.summary for one in done if one.summary is not None]
+    if summaries and not uses_stdout([export.name for export in exports]):
+        pages.print_page(summaries, {"Stored": f"{len(summaries)} runs in {folder}"})
+    pages.write_exports(summaries, exports)
+    failures = [one.failure for one in done if one.failure is not None]
+    if failures:
+        for failure in failures[1:]:
+            output.say(f"Error: {failure}")
+        raise failures[0]
+    codes = [verdict(summary, min_success=MIN_SUCCESS, strict=False) for summary in summaries]
+    return next((code for code in codes if code != EXIT_OK), EXIT_OK)
+
+
+def _count(line: ProgressLine, n_cells: int, n_workers: int) -> Callable[[Done], None]:
+    """Counts cells as a run counts requests."""
+    finished: list[Done] = []
+
+    def on_done(done: Done) -> None:
+        finished.append(done)
+        n = len(finished)
+        n_ok = sum(one.failure is None for one in finished)
+        line.update(Progress("measured", n_cells, n, n, n_ok, min(n_workers, n_cells - n), None, 0.0, None))
+
+    return on_done
+
+
+def _places(cells: Sequence[Cell], folder: Path) -> list[tuple[Origin, Path]]:
+    """An id for each run, told apart by the knobs of its cell, and where it is stored."""
+    now, found, taken = datetime.now(UTC), versions(), set[str]()
+    places = []
+    for cell in cells:
+        name = " ".join([cell.workload.name, *([cell.label] if cell.label else [])])
+        run_id = catalogue.make_run_id(
+            now, cell.setting.engine, name, lambda one: one in taken or catalogue.is_taken(folder, one)
+        )
+        taken.add(run_id)
+        places.append((Origin(run_id, now, found), folder / f"{run_id}{schema.ENDING}"))
+    return places
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _cost_text(done: Simulated) -> str:

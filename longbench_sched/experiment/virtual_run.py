@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from longbench_sched.engine import facts
@@ -45,7 +45,7 @@ class Setting:
     model: str
     options: EngineOptions
     calibration: Calibration | None = None  # None: what is known of this engine without a fit
-    label: str | None = None  # what tells this run from its neighbours in a sweep: "chunked_prefill_size=2048"
+    cell: Mapping[str, str] = field(default_factory=dict)  # what tells this run from its neighbours in a sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _meta(plan: Plan, setting: Setting, origin: Origin, engine: Engine, from_ns:
             "count": "full",
             "transport": "simulated",
             "timestamps": CLOCK,
-            "label": setting.label,
+            "cell": dict(setting.cell),
         },
         engine_facts=engine_facts(engine, setting.model),
         host={},

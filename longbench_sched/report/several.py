@@ -1,5 +1,7 @@
 """Several runs side by side: each metric is a group of rows, one a run, so that mean and percentiles stay together.
 
+More runs than fit that way, and the cells of a sweep, have one row each (`overview.py`).
+
 Runs are only shown beside each other here, not judged; what differs between them besides the engine is listed, since a figure
 that moved because the lengths moved says nothing about a scheduler.
 """
@@ -11,13 +13,15 @@ from dataclasses import replace
 
 from longbench_sched.metrics.definitions import DISTRIBUTIONS
 from longbench_sched.metrics.stat import Section, Stat, Summary
-from longbench_sched.report import carried, headline
+from longbench_sched.report import carried, headline, overview
 from longbench_sched.report.figures import P99_NOTE, STAT_COLUMNS, duration_text, rate_text, scale_of, stat_cells, typical
 from longbench_sched.report.layout import NULL, Column, Line, Lines, Notice, Page, Table
 from longbench_sched.report.outcomes import notices, outcome_text, reasons_table
 from longbench_sched.report.untrusted import clean
 
 METRICS = ("ttft", "tpot", "itl", "e2e")
+
+MANY = 6  # more runs than this are shown in one row each, as are the cells of a sweep
 
 _LEFT = Column("", "left")
 
@@ -30,16 +34,21 @@ def build(summaries: Sequence[Summary], files: tuple[Line, ...]) -> Page:
     workloads = {clean(summary.meta.workload) for summary in summaries}
     suffixes = {headline.simulated_suffix(summary.meta) for summary in summaries}
     title = f"{len(summaries)} runs of {', '.join(sorted(workloads))}" + (suffixes.pop() if len(suffixes) == 1 else "")
-    blocks: list[Table | Lines] = [*_stat_tables(names, summaries, "whole"), *_stat_tables(names, summaries, "steady")]
-    blocks.append(_carried_table(names, summaries))
+    is_many = len(summaries) > MANY or all(overview.cell_of(summary) for summary in summaries)
+    blocks: list[Table | Lines]
+    if is_many:
+        blocks = [overview.table(names, summaries)]
+    else:
+        blocks = [*_stat_tables(names, summaries, "whole"), *_stat_tables(names, summaries, "steady")]
+        blocks.append(_carried_table(names, summaries))
     blocks += [table for name, summary in zip(names, summaries, strict=True) if (table := _reasons(name, summary))]
-    blocks.append(Lines((*_health(names, summaries), *files)))
+    blocks.append(Lines((*(() if is_many else _health(names, summaries)), *files)))
     return Page(
         title=title,
         is_simulated=any(summary.meta.simulated for summary in summaries),
-        head=tuple(_head(names, summaries)),
+        head=tuple(_head_of_many(summaries) if is_many else _head(names, summaries)),
         blocks=tuple(blocks),
-        notices=_notices(names, summaries),
+        notices=_notices_of_many(names, summaries) if is_many else _notices(names, summaries),
         files=files,
         summaries=tuple(summaries),
     )
@@ -48,13 +57,15 @@ def build(summaries: Sequence[Summary], files: tuple[Line, ...]) -> Page:
 def labels(summaries: Sequence[Summary]) -> list[str]:
     """The shortest names that tell the runs apart: engine, then with workload, else the run ids."""
     metas = [summary.meta for summary in summaries]
+    cells = [overview.cell_of(summary) for summary in summaries]
     for candidates in (
+        [" ".join(f"{knob}={value}" for knob, value in cell.items()) for cell in cells] if all(cells) else [],
         [clean(meta.target.get("engine") or "?", 20) for meta in metas],
         [headline.engine_name(meta) for meta in metas],
         [f"{clean(meta.target.get('engine') or '?', 20)} {clean(meta.workload, 20)}" for meta in metas],
         [clean(meta.run_id, 40) for meta in metas],
     ):
-        if len(set(candidates)) == len(candidates):
+        if len(set(candidates)) == len(summaries):
             return candidates
     return [f"{place}: {clean(meta.run_id, 40)}" for place, meta in enumerate(metas, 1)]
 
@@ -88,6 +99,35 @@ def _head(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:
     if len({meta.digest for meta in metas}) > 1:
         lines.append(Line("Note", "the runs did not send the same requests (plans differ): not like for like"))
     return lines
+
+
+def _head_of_many(summaries: Sequence[Summary]) -> list[Line]:
+    """What is the same in all runs; the rest is for the table."""
+    metas = [summary.meta for summary in summaries]
+    loads = [headline.SEPARATOR.join(headline.load_lines(meta)) for meta in metas]
+    lengths = [headline.SEPARATOR.join(headline.length_texts(summary)) for summary in summaries]
+    engines = [[headline.engine_name(summary.meta), *headline.engine_texts(summary)] for summary in summaries]
+    lines: list[Line] = []
+    for label, texts in (("Load", loads), ("Lengths", lengths)):
+        lines.append(Line(label, texts[0] if len(set(texts)) == 1 else "differs from run to run"))
+    common = [text for text in engines[0] if all(text in texts for texts in engines[1:])]
+    if common:
+        lines.append(Line("Engine", headline.SEPARATOR.join(common)))
+    if len({meta.digest for meta in metas}) > 1:
+        lines.append(Line("Note", "the runs did not send the same requests (plans differ): not like for like"))
+    return lines
+
+
+def _notices_of_many(names: Sequence[str], summaries: Sequence[Summary]) -> tuple[Notice, ...]:
+    """Each warning once: in how many runs, and the first as an example."""
+    found: dict[str, list[tuple[str, Notice]]] = {}
+    for name, summary in zip(names, summaries, strict=True):
+        for notice in notices(summary):
+            found.setdefault(notice.id, []).append((name, notice))
+    return tuple(
+        replace(seen[0][1], text=f"in {len(seen)} of {len(summaries)} runs, for example {seen[0][0]}: {seen[0][1].text}")
+        for seen in found.values()
+    )
 
 
 def _digest(summary: Summary) -> str:

@@ -72,3 +72,52 @@ def test_requests_that_the_scheduler_refuses_fail_the_run(
 ) -> None:
     assert main(["simulate", workload, "--engine", "trtllm", "--max_num_tokens", "64", "--output-dir", str(tmp_path)]) == 4
     assert "8 x HTTP 400" in capsys.readouterr().out
+
+
+def test_a_sweep_is_stored_cell_by_cell_and_shown_in_one_table(
+    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "results"
+    sweep = ["--sweep", "chunked_prefill_size=64,128", "--sweep", "concurrency=1,2", "--workers", "1"]
+    assert main(["simulate", workload, "--engine", "sglang", "--output-dir", str(folder), *sweep]) == 0
+    printed = capsys.readouterr().out
+    assert "4 runs of tiny (simulated)" in printed
+    rows = [line.split()[:2] for line in printed.splitlines() if line.split()[:1] in (["64"], ["128"])]
+    assert rows == [["64", "1"], ["64", "2"], ["128", "1"], ["128", "2"]]
+    names = sorted(path.stem.partition("sglang-")[2] for path in folder.glob("*.parquet"))
+    assert names == [f"tiny-chunked_prefill_size-{chunk}-concurrency-{n}" for chunk in (128, 64) for n in (1, 2)]
+    assert main(["show", *sorted(map(str, folder.glob("*.parquet")))]) == 0
+    assert "4 runs of tiny (simulated)" in capsys.readouterr().out
+
+
+def test_a_cell_that_cannot_run_is_said_after_the_table(
+    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["simulate", workload, "--output-dir", str(tmp_path), "--sweep", "isl=300,40k", "--workers", "1"]
+    assert main(arguments) == 4
+    printed = capsys.readouterr()
+    assert "1 runs in" not in printed.err
+    assert "300" in printed.out
+    assert "isl=40k: the simulated vllm accepts 32768 tokens" in printed.err
+
+
+def test_a_calibration_file_is_read_and_stored_with_the_run(workload: str, tmp_path: Path) -> None:
+    from longbench_sched.sim.calibration import Calibration, to_json
+
+    fitted = tmp_path / "fit.json"
+    fitted.write_text(json.dumps(to_json(Calibration().with_values("mine", attention_eff=0.33))))
+    out = tmp_path / "out.json"
+    arguments = ["--calibration", str(fitted), "--output-dir", str(tmp_path / "r"), "--export", str(out)]
+    assert main(["simulate", workload, *arguments]) == 0
+    assert json.loads(out.read_text())["runs"][0]["meta"]["engine_facts"]["calibration"]["attention_eff"] == 0.33
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"], ids=["missing", "no JSON", "no calibration"])
+def test_a_file_that_is_no_calibration_is_wrong_usage(
+    content: str | None, workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fit.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["simulate", workload, "--calibration", str(path), "--output-dir", str(tmp_path)]) == 2
+    assert "fit.json" in capsys.readouterr().err

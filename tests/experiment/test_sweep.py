@@ -1,0 +1,119 @@
+"""Grids of simulated runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from longbench_sched.errors import TargetError, UsageError
+from longbench_sched.experiment.sweep import Axis, Base, Cell, Done, make_cells, read_axis, run_cells
+from longbench_sched.experiment.virtual_run import Origin
+from longbench_sched.store.parquet import read_run
+from longbench_sched.workload.overrides import Overrides
+
+TINY = 'title = "Tiny"\nisl = 300\nosl = 5\nconcurrency = 2\nrequests = 8\nwarmups = 0\n'
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Base:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return Base(str(path), Overrides(), 0, "sglang", "H200", "Qwen2.5-Coder-7B", ("--max-running-requests", "9"))
+
+
+def places(cells: list[Cell], folder: Path) -> list[tuple[Origin, Path]]:
+    now = datetime(2026, 11, 30, tzinfo=UTC)
+    return [(Origin(f"run{i}", now, {}), folder / f"run{i}.parquet") for i in range(len(cells))]
+
+
+@pytest.mark.parametrize(
+    ("text", "axis"),
+    [
+        ("chunked_prefill_size=2048,8192", Axis("chunked_prefill_size", ("2048", "8192"))),
+        ("--chunked-prefill-size=2048", Axis("chunked_prefill_size", ("2048",))),
+        ("gpu = H200, B200", Axis("gpu", ("H200", "B200"))),
+    ],
+)
+def test_an_axis_is_read(text: str, axis: Axis) -> None:
+    assert read_axis(text) == axis
+
+
+@pytest.mark.parametrize("text", ["chunked_prefill_size", "=1,2", "x=", "x=1,,2", "x=1,1"])
+def test_what_is_no_axis_is_wrong_usage(text: str) -> None:
+    with pytest.raises(UsageError, match="--sweep"):
+        read_axis(text)
+
+
+def test_a_grid_is_every_combination_with_the_last_knob_fastest(base: Base) -> None:
+    cells = make_cells(base, [Axis("chunked_prefill_size", ("64", "128")), Axis("concurrency", ("1", "2", "3"))])
+    assert [cell.label for cell in cells] == [
+        f"chunked_prefill_size={chunk} concurrency={n}" for chunk in (64, 128) for n in (1, 2, 3)
+    ]
+    assert {cell.setting.options.max_running_requests for cell in cells} == {9}  # type: ignore[union-attr]
+    assert [cell.setting.options.chunked_prefill_size for cell in cells] == [64] * 3 + [128] * 3  # type: ignore[union-attr]
+    assert [cell.workload.lanes[0].load.concurrency for cell in cells] == [1, 2, 3] * 2  # type: ignore[union-attr]
+
+
+def test_load_setting_and_engine_can_all_be_knobs(base: Base) -> None:
+    (cell,) = make_cells(
+        replace_flags(base),
+        [
+            Axis("engine", ("vllm",)),
+            Axis("gpu", ("B200",)),
+            Axis("seed", ("7",)),
+            Axis("isl", ("1k",)),
+            Axis("block_size", ("32",)),
+        ],
+    )
+    assert (cell.setting.engine, cell.setting.gpu, cell.seed) == ("vllm", "B200", 7)
+    assert cell.workload.lanes[0].isl.nominal_mean == 1000
+    assert cell.setting.options.block_size == 32  # type: ignore[union-attr]
+
+
+def replace_flags(base: Base) -> Base:
+    return Base(base.workload, base.overrides, 0, "sglang", base.gpu, base.model, ())
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        pytest.param(Axis("chunked_prefil_size", ("64",)), "Did you mean", id="a mistyped knob"),
+        pytest.param(Axis("gpu", ("H200", "H201")), "H201", id="a value in the second cell"),
+        pytest.param(Axis("concurrency", ("many",)), "many", id="no number"),
+    ],
+)
+def test_every_cell_is_checked_before_the_first_one_runs(axis: Axis, said: str, base: Base) -> None:
+    with pytest.raises(UsageError, match=said):
+        make_cells(base, [axis])
+
+
+def test_a_knob_is_given_once(base: Base) -> None:
+    with pytest.raises(UsageError, match="seed was given twice"):
+        make_cells(base, [Axis("seed", ("1",)), Axis("seed", ("2",))])
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_cells_are_stored_and_come_back_in_their_order(n_workers: int, base: Base, tmp_path: Path) -> None:
+    cells = make_cells(base, [Axis("chunked_prefill_size", ("64", "128", "512"))])
+    seen: list[Done] = []
+    done = run_cells(cells, places(cells, tmp_path), n_workers, seen.append)
+    assert [one.place for one in done] == [0, 1, 2]
+    assert {one.place for one in seen} == {0, 1, 2}
+    for place, one in enumerate(done):
+        stored = read_run(tmp_path / f"run{place}.parquet")
+        assert one.summary is not None
+        assert stored.meta.target["cell"] == one.summary.meta.target["cell"] == cells[place].setting.cell
+    # 300 tokens: five chunks of 64, three of 128, one of 512.
+    ttft = [one.summary.whole.stats["ttft"].min for one in done if one.summary is not None]
+    assert ttft == sorted(ttft, reverse=True)
+
+
+def test_a_cell_that_is_impossible_costs_no_other(base: Base, tmp_path: Path) -> None:
+    cells = make_cells(base, [Axis("isl", ("300", "40k"))])
+    fine, bad = run_cells(cells, places(cells, tmp_path), 1)
+    assert fine.summary is not None
+    assert bad.summary is None
+    assert isinstance(bad.failure, TargetError)
+    assert str(bad.failure).startswith("isl=40k: the simulated sglang accepts 32768 tokens")
