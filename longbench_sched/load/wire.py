@@ -215,6 +215,7 @@ class WireTransport:
             raise _ConnectFailed(Ending.CONNECT_FAILED, os_words(error)) from None
         finally:
             self._n_opening -= 1
+        connection.is_counted = True
         self.n_sockets += 1
         self.n_sockets_peak = max(self.n_sockets_peak, self.n_sockets)
         return connection
@@ -284,7 +285,8 @@ class WireTransport:
 
     def dropped(self, connection: _Connection) -> None:
         """An idle connection was closed by the server, or closed here."""
-        self.n_sockets -= 1
+        self.n_sockets -= connection.is_counted
+        connection.is_counted = False
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 
@@ -367,6 +369,7 @@ class _Connection:
 
     exchange: Exchange | None = None
     n_requests = 0
+    is_counted = False  # among the open sockets: not while it is being opened
 
     def send(self, exchange: Exchange) -> None:
         raise NotImplementedError
@@ -422,7 +425,7 @@ class _EpollReader:
 class _SocketConnection(_Connection):
     """A plain socket on the epoll."""
 
-    __slots__ = ("_is_blocked", "_out", "_reader", "_recvmsg", "_sock", "_wire", "exchange", "fd", "n_requests")
+    __slots__ = ("_is_blocked", "_out", "_reader", "_recvmsg", "_sock", "_wire", "exchange", "fd", "is_counted", "n_requests")
 
     def __init__(self, wire: WireTransport, sock: socket.socket, reader: _EpollReader) -> None:
         self._wire = wire
@@ -434,6 +437,7 @@ class _SocketConnection(_Connection):
         self.fd = sock.fileno()
         self.exchange: Exchange | None = None
         self.n_requests = 0
+        self.is_counted = False
         reader.add(self)
 
     def send(self, exchange: Exchange) -> None:

@@ -111,22 +111,31 @@ def test_which_clock_and_transport_were_used_is_told(options: dict[str, Any], cl
     assert (result.client.read_lateness_p99_ms is None) == (clock == "user")
 
 
-def test_connections_are_open_before_the_first_request_is_due() -> None:
+def test_the_first_round_of_a_closed_loop_finds_its_connections_open() -> None:
     """8 in flight: all 8 requests of the first round find a connection; none is opened for them."""
     gate = Gate()
 
     def script(request: Received) -> Steps:
         if request.index == 7:
-            seen.append(server.n_connections)
             gate.open()
         return [Wait(gate), *OK]
 
-    seen: list[int] = []
     with ScriptedServer(script) as server:
         result, _ = _execute(server.url, _closed(16, 8))
         assert {r.nth_on_connection for r in server.requests[:8]} == {0}
         assert server.n_connections == 8
-    assert (seen, result.client.peak_open_sockets) == ([8], 8)
+    assert result.client.peak_open_sockets == 8
+
+
+@pytest.mark.parametrize(("due_s", "n_ahead"), [(None, 8), (lambda i: i * 0.25, 5)], ids=["closed", "open"])
+def test_connections_are_opened_even_if_nothing_is_sent(due_s: Callable[[int], float] | None, n_ahead: int) -> None:
+    """All places of a closed loop; of an open one what is due within a second, its ends included."""
+    requests = _requests(16, due_s)
+    lane = closed_lane(requests, (0.0, 8), duration_s=0.0) if due_s is None else open_lane(requests, duration_s=0.0)
+    with ScriptedServer(OK) as server:
+        _, records = _execute(server.url, make_plan(lane))
+        server.wait_for(lambda s: s.n_connections == n_ahead)
+        assert (records, server.requests) == ([], [])
 
 
 def test_a21_bodies_are_encoded_before_anything_is_sent() -> None:

@@ -686,6 +686,22 @@ def test_nothing_is_left_open(path: str) -> None:
         run(scenario(server))
 
 
+def test_connections_that_did_not_come_about_are_not_counted() -> None:
+    """Over TLS, closed while the handshakes are under way."""
+
+    async def scenario(server: ScriptedServer) -> None:
+        requests = make_requests(3)
+        async with wire(server.url, requests, **_options("tls")) as transport:
+            streams = [asyncio.ensure_future(send(transport, r)) for r in requests]
+            await server.until(lambda s: s.n_connections > 0)
+            transport.cancel_all()
+            await asyncio.gather(*streams)
+        assert transport.n_sockets == 0
+
+    with ScriptedServer([Silence()], tls=True) as server:
+        run(scenario(server))
+
+
 # Stamps.
 
 
