@@ -37,6 +37,7 @@ READ_BYTES = 1 << 16
 WRITE_BYTES = 1 << 16  # at once, where the loop's own transports write
 MAX_BATCH = 256  # streams read in one go before the loop may do something else
 SWEEP_S = 0.1
+CLOSING_S = 0.5  # for connections that are being opened
 CLOSING_TURNS = 20  # of the loop: its own transports are closed a few turns after they were told to
 UNDECODED_LIMIT_BYTES = 256 << 20
 
@@ -156,6 +157,8 @@ class WireTransport:
         """Close all connections."""
         self._is_closed = True
         self._sweeper.cancel()
+        if self._openers:  # a TLS handshake that is cut off is noisy: uvloop logs what it could not write
+            await asyncio.wait(self._openers, timeout=CLOSING_S)
         for opener in list(self._openers):
             opener.cancel()
         await asyncio.gather(*self._openers, return_exceptions=True)
