@@ -151,24 +151,38 @@ class StepCost:
         n_decodes = len(plan.decodes)
         if not n_decodes and not plan.chunks:
             return 0.0
-        tokens = n_sampled = decode_tokens = n_decodes
-        gpu_s = 0.0
+        context = n_decodes
+        for sequence in plan.decodes:
+            context += sequence.computed
+        prefill_tokens, n_last, attention_s = 0, 0, 0.0
         for chunk in plan.chunks:
-            tokens += chunk.n_tokens
-            n_sampled += chunk.is_last
-            gpu_s += self.prefill_attention_s(chunk.n_tokens, chunk.start)
+            prefill_tokens += chunk.n_tokens
+            n_last += chunk.is_last
+            attention_s += self.prefill_attention_s(chunk.n_tokens, chunk.start)
             if chunk.start:
-                gpu_s += self.calibration.chunk_penalty_s
-        context = 0
+                attention_s += self.calibration.chunk_penalty_s
+        return self._step_s(attention_s, prefill_tokens, n_last, len(plan.chunks), n_decodes, n_decodes, context)
+
+    def decode_s(self, n_requests: int, context: int) -> float:
+        """Seconds of a step that only decodes; `context` is the sum of the keys that each request's token sees."""
+        return self._step_s(0.0, 0, 0, 0, n_requests, n_requests, context)
+
+    def _step_s(
+        self,
+        prefill_attention_s: float,
+        prefill_tokens: int,
+        n_last: int,
+        n_chunks: int,
+        n_decodes: int,
+        decode_tokens: int,
+        context: int,
+    ) -> float:
+        gpu_s = prefill_attention_s + self.linear_s(prefill_tokens + decode_tokens) + self.head_s(n_last + decode_tokens)
         if n_decodes:
-            context = n_decodes
-            for sequence in plan.decodes:
-                context += sequence.computed
             gpu_s += self.decode_attention_s(context, context * decode_tokens / n_decodes)
-        gpu_s += self.linear_s(tokens) + self.head_s(n_sampled)
-        host_s = self._host_fixed_s + self.calibration.host_per_request_s * (n_decodes + len(plan.chunks))
+        host_s = self._host_fixed_s + self.calibration.host_per_request_s * (n_decodes + n_chunks)
         if self.speculator is not None:
-            gpu_s += self.draft_s(n_decodes, context) + self.draft_prefill_s(tokens - decode_tokens)
+            gpu_s += self.draft_s(n_decodes, context) + self.draft_prefill_s(prefill_tokens)
             host_s += self.speculator.drafter.host_s_per_request * n_decodes
         return max(gpu_s, host_s) if self.calibration.is_host_overlapped else gpu_s + host_s
 
