@@ -13,11 +13,10 @@ from collections.abc import Mapping
 
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.report.layout import Page
+from longbench_sched.report.rows import Cell, comparison_rows, verdict_rows
 from longbench_sched.report.tidy import FIGURES, sections
 from longbench_sched.report.untrusted import clean
 from longbench_sched.run import SCHEMA_VERSION
-
-Cell = str | int | float | None
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
 _DIGITS = 6  # more than any figure here is good for; keeps a table of five cells under 50 KB
@@ -26,7 +25,12 @@ _UNIT_NAMES = {"s": "s", "tok/s": "tok_per_s", "1/s": "per_s", "tok": "tok", "1"
 
 def render(page: Page) -> str:
     """The table, with a line of column names; only that line if there are no runs."""
-    rows = [_row(summary, window, section) for summary in page.summaries for window, section in sections(summary)]
+    if page.verdict is not None:
+        rows = verdict_rows(page.verdict)
+    elif page.comparison is not None:
+        rows = comparison_rows(page.comparison)
+    else:
+        rows = [_row(summary, window, section) for summary in page.summaries for window, section in sections(summary)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

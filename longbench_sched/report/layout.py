@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from longbench_sched.metrics.stat import Summary
+
+if TYPE_CHECKING:
+    from longbench_sched.compare.comparison import Comparison
+    from longbench_sched.compare.gate import Verdict
 
 NULL = "-"  # a value that is not defined or not known
 TIE = "\u00a0"  # between a number and its unit: no line breaks there; printed as a space
@@ -63,7 +67,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A report on one run or several."""
+    """A report on one run or several, a comparison, or a verdict."""
 
     title: str
     is_simulated: bool
@@ -72,3 +76,6 @@ class Page:
     notices: tuple[Notice, ...]
     files: tuple[Line, ...]  # what was written, label -> path; also in the last of the blocks
     summaries: Sequence[Summary]
+    alarms: tuple[Notice, ...] = ()  # what the reader must know before any number; shown above the blocks
+    comparison: Comparison | None = None  # at full precision, for formats that machines read
+    verdict: Verdict | None = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.report.layout import Page
+from longbench_sched.report.rows import comparison_document, verdict_document
 from longbench_sched.run import RunMeta
 
 SCHEMA_VERSION = 1  # of this JSON; fields may be added within a version, never changed
@@ -24,15 +25,17 @@ _META_FIELDS = (
 
 
 def render(page: Page) -> str:
-    """The summaries of a page as indented JSON."""
+    """The summaries of a page, its comparison or its verdict, as indented JSON."""
     import orjson
 
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "title": page.title,
-        "runs": [_run(summary) for summary in page.summaries],
-        "files": {line.label: line.text for line in page.files},
-    }
+    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "title": page.title}
+    if page.verdict is not None:
+        document["verdict"] = verdict_document(page.verdict)
+    elif page.comparison is not None:
+        document["comparison"] = comparison_document(page.comparison)
+    else:
+        document["runs"] = [_run(summary) for summary in page.summaries]
+    document["files"] = {line.label: line.text for line in page.files}
     return orjson.dumps(_plain(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 

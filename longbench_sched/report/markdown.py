@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from longbench_sched.report.layout import TIE, Line, Lines, Page, Table
+from longbench_sched.report.layout import TIE, Line, Lines, Notice, Page, Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#&$!@])")
 _URL = re.compile(r"(?i)\b(https?|ftp|mailto|www)([:.])")
@@ -20,11 +20,15 @@ def render(page: Page) -> str:
     parts = [f"# {escape(page.title)}"]
     if page.head:
         parts.append(_lines(page.head))
+    parts += [_notice(alarm) for alarm in page.alarms]
     parts += [_lines(block.lines) if isinstance(block, Lines) else _table(block) for block in page.blocks]
-    for notice in page.notices:
-        advice = " ".join(escape(part) for part in (notice.cause, notice.next_step) if part)
-        parts.append(f"> **Warning {escape(notice.id)}:** {escape(notice.text)}" + (f"  \n> {advice}" if advice else ""))
+    parts += [_notice(notice) for notice in page.notices]
     return "\n\n".join(parts).replace(TIE, " ") + "\n"
+
+
+def _notice(notice: Notice) -> str:
+    advice = " ".join(escape(part) for part in (notice.cause, notice.next_step) if part)
+    return f"> **Warning {escape(notice.id)}:** {escape(notice.text)}" + (f"  \n> {advice}" if advice else "")
 
 
 def escape(text: str) -> str:

@@ -31,6 +31,7 @@ def render(page: Page, *, columns: int = COLUMNS, colour: bool = False) -> str:
     if page.is_simulated or len(page.summaries) != 1:
         parts.append([paint(line, _BOLD) for line in _wrap(page.title, columns)])
     parts.append(_labelled(page.head, "", columns))
+    parts += [_notice(alarm, columns, paint) for alarm in page.alarms]
     for block in page.blocks:
         match block:
             case Lines():
