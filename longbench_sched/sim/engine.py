@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from longbench_sched.errors import UsageError
+from longbench_sched.sim.content import Content
 from longbench_sched.sim.cost import Calibration, StepCost
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.kv_blocks import KvBlocks, kv_capacity_tokens, memory_left_for_kv
@@ -21,7 +22,8 @@ from longbench_sched.sim.models import Model
 from longbench_sched.sim.policy.sglang import Sglang, SglangOptions
 from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
-from longbench_sched.sim.state import Policy, SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.prefix_cache import PrefixCache
+from longbench_sched.sim.state import Accepted, Policy, SchedulerState, Sequence, StepPlan
 
 EngineName = Literal["vllm", "sglang", "trtllm"]
 EngineOptions = VllmV1Options | SglangOptions | TrtllmOptions
@@ -42,6 +44,8 @@ class Counters:
     prompt_tokens: int = 0  # of prompts whose prefill has ended
     prefill_tokens: int = 0  # computed in chunks, recomputation included
     generated_tokens: int = 0
+    draft_tokens: int = 0  # verified, and how many of them were accepted
+    accepted_tokens: int = 0
     busy_s: float = 0.0
     finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0, "abort": 0})
 
@@ -60,12 +64,36 @@ class Engine:
     cost: StepCost
     counters: Counters = field(default_factory=Counters)
     step: StepPlan | None = None  # the one in progress
+    accepted: Accepted | None = None  # how many drafts of a verification hold; None: none
+    _ahead: StepPlan | None = None  # planned while the one in progress runs
 
-    def submit(self, isl: int, max_new: int, now_s: float, *, stop_at: int | None = None, to_length: bool = True) -> Sequence:
-        """Put a request into the queue. The caller has checked it against `context` and `policy.refusal`."""
-        sequence = Sequence(self.counters.n_arrived, isl, max_new, now_s, stop_at=stop_at, runs_to_length=to_length)
+    def submit(
+        self,
+        isl: int,
+        max_new: int,
+        now_s: float,
+        *,
+        stop_at: int | None = None,
+        to_length: bool = True,
+        content: Content | None = None,
+        priority: int = 0,
+    ) -> Sequence:
+        """Put a request into the queue. The caller has checked it against `context` and `policy.refusal`.
+
+        `content` names the tokens of a prompt that may share its beginning with others (`content.py`); None: with nobody.
+        """
+        sequence = Sequence(
+            self.counters.n_arrived,
+            isl,
+            max_new,
+            now_s,
+            stop_at=stop_at,
+            runs_to_length=to_length,
+            content=content,
+            priority=priority,
+        )
         self.counters.n_arrived += 1
-        self.state.waiting.append(sequence)
+        self.state.enqueue(sequence)
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
@@ -77,36 +105,59 @@ class Engine:
     def begin(self, now_s: float) -> float | None:
         """Start a step; the seconds it takes. None if there is nothing to do."""
         assert self.step is None
-        state = self.state
-        while state.running or state.waiting:
-            plan = self.policy.schedule(state, now_s)
-            state.reserve(plan, now_s)
-            if plan.chunks or plan.decodes:
-                self.step = plan
-                duration_s = self.cost(plan)
-                self.counters.n_steps += 1
-                self.counters.busy_s += duration_s
-                return duration_s
-            if not plan.preempted:
-                return None
-        return None
+        plan = self._ahead
+        self._ahead = None
+        if plan is None or plan.is_empty:
+            plan = self._plan(now_s)
+        if plan is None:
+            return None
+        self.step = plan
+        duration_s = self.cost(plan)
+        if self.state.is_ahead:
+            self._ahead = self._reserved(now_s)
+        self.counters.n_steps += 1
+        self.counters.busy_s += duration_s
+        return duration_s
 
     def end(self, end_s: float) -> list[Sequence]:
-        """End the step in progress; the sequences that got a token."""
+        """End the step in progress; the sequences that got tokens, each `yielded_now` of them."""
         plan = self.step
         assert plan is not None
         self.step = None
         counters = self.counters
-        yielded = self.state.advance(plan, end_s)
-        counters.generated_tokens += len(yielded)
+        yielded = self.state.advance(plan, end_s, self.accepted)
         for chunk in plan.chunks:
             counters.prefill_tokens += chunk.n_tokens
             if chunk.sequence.generated == 1 and chunk.sequence.first_token_s == end_s:
                 counters.prompt_tokens += chunk.sequence.isl
+        counters.generated_tokens += len(yielded)
+        for verify in plan.verifies:
+            counters.draft_tokens += verify.n_drafts
+        if plan.verifies:
+            extra = sum(sequence.yielded_now for sequence in yielded) - len(yielded)
+            counters.generated_tokens += extra
+            counters.accepted_tokens += extra
         for sequence in yielded:
             if sequence.finish is not None:
                 counters.finished[sequence.finish] += 1
         return yielded
+
+    def _plan(self, now_s: float) -> StepPlan | None:
+        """The next step that computes something, its blocks taken; None if there is nothing to do."""
+        state = self.state
+        while state.running or state.waiting:
+            plan = self._reserved(now_s)
+            if not plan.is_empty:
+                return plan
+            if not plan.preempted:
+                return None
+        state.n_planned = 0
+        return None
+
+    def _reserved(self, now_s: float) -> StepPlan:
+        plan = self.policy.schedule(self.state, now_s)
+        self.state.reserve(plan, now_s)
+        return plan
 
     @property
     def kv_usage(self) -> float:
@@ -137,8 +188,19 @@ def _vllm(gpu: Gpu, model: Model, options: VllmV1Options, cost: StepCost) -> Eng
             f"max_model_len is {context}, but the KV cache of one {gpu.name} holds {blocks * options.block_size} tokens of "
             f"{model.name}. Lower --max-model-len or raise --gpu-memory-utilization."
         )
-    kv = KvBlocks(blocks, options.block_size)
-    return Engine("vllm", gpu, model, options, context, VllmV1(options), SchedulerState(kv), cost)
+    return Engine("vllm", gpu, model, options, context, VllmV1(options), vllm_state(options, blocks), cost)
+
+
+def vllm_state(options: VllmV1Options, n_blocks: int) -> SchedulerState:
+    """The state of an idle vLLM V1 with so many blocks."""
+    is_filled_told = options.async_scheduling or options.num_speculative_tokens > 0
+    pool = PrefixCache(n_blocks, options.block_size, is_filled_told=is_filled_told) if options.enable_prefix_caching else None
+    return SchedulerState(
+        pool or KvBlocks(n_blocks, options.block_size),
+        is_by_priority=options.scheduling_policy == "priority",
+        n_drafts=options.num_speculative_tokens,
+        is_ahead=options.async_scheduling,
+    )
 
 
 def _sglang(gpu: Gpu, model: Model, options: SglangOptions, cost: StepCost) -> Engine:

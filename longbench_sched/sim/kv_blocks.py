@@ -1,25 +1,35 @@
 """KV memory: how many blocks there are, and who holds how many.
 
-Blocks are counts. A sequence holds `blocks_for(tokens)` of them, a free block is like any other, and nothing is shared yet;
-what must always hold is that free + held = total, and that a finished sequence holds none.
+Blocks are counts. A sequence holds `blocks_for(tokens)` of them and a free block is like any other; what must always hold is
+that free + held = total, and that a finished sequence holds none. Caches that find prefixes again are built on this one
+(`prefix_cache.py`, `radix_cache.py`).
+
+A scheduler may try things out: between `rehearse` and `undo` every change is written down, and taken back at the end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.models import Model
 
+if TYPE_CHECKING:
+    from longbench_sched.sim.state import Sequence, StepPlan
+
 
 @dataclass(slots=True)
 class KvBlocks:
-    """The block pool of an engine."""
+    """The block pool of an engine that caches nothing."""
 
     total: int
     block_tokens: int
     free: int = -1
+    _undo: list[Callable[[], None]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.free < 0:
@@ -29,6 +39,16 @@ class KvBlocks:
     def held(self) -> int:
         """Blocks in use."""
         return self.total - self.free
+
+    @property
+    def idle(self) -> int:
+        """Free blocks that still hold a prefix that can be found."""
+        return 0
+
+    @property
+    def is_caching(self) -> bool:
+        """Whether prefixes are found again."""
+        return False
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that so many tokens of one sequence take."""
@@ -43,6 +63,59 @@ class KvBlocks:
         """Give `n` blocks back."""
         assert 0 <= n <= self.held, f"{n} blocks given back, {self.held} held"
         self.free += n
+
+    def grow(self, sequence: Sequence, n: int) -> None:
+        """Give a sequence `n` more blocks."""
+        if self._undo is not None:
+            self._put(self, "free", self.free)
+            self._put(sequence, "blocks", sequence.blocks)
+        self.take(n)
+        sequence.blocks += n
+
+    def adopt(self, sequence: Sequence, cached_tokens: int) -> None:
+        """Begin a sequence with so many tokens of a prefix that was found."""
+        assert cached_tokens == 0, "nothing is cached here"
+
+    def found_tokens(self, sequence: Sequence) -> int:
+        """Tokens of the sequence whose KV is found, the last token never among them."""
+        return 0
+
+    def progress(self, sequence: Sequence) -> None:
+        """Note that more of a sequence is computed."""
+
+    def contest(self, sequence: Sequence, start: int) -> None:
+        """Note that a sequence goes on from `start` with what somebody else computes as well."""
+
+    def release(self, sequence: Sequence) -> None:
+        """Take all blocks of a sequence back."""
+        if self._undo is not None:
+            self._put(self, "free", self.free)
+            self._put(sequence, "blocks", sequence.blocks)
+        self.give(sequence.blocks)
+        sequence.blocks = 0
+
+    # -- trying out
+
+    def follow(self, plan: StepPlan | None) -> None:
+        """What is computed by the end of this step counts as computed: its blocks can be found already."""
+
+    def rehearse(self, plan: StepPlan) -> None:
+        """Write down what is changed from here on."""
+        self._undo = []
+
+    def undo(self) -> None:
+        """Take back what was changed since `rehearse`."""
+        changes = self._undo
+        assert changes is not None
+        self._undo = None
+        while changes:
+            changes.pop()()
+
+    def _put(self, owner: object, name: str, value: Any) -> None:
+        """Set an attribute; in a rehearsal its present value comes back."""
+        if self._undo is not None:
+            self._undo.append(partial(setattr, owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
 
 
 def kv_capacity_tokens(gpu: Gpu, model: Model, kv_memory_bytes: float) -> int:

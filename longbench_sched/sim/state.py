@@ -5,19 +5,31 @@ A policy is a pure function `schedule(state, now) -> StepPlan`. Carrying a plan 
 tokens, departures). A policy that must remember something puts it into `StepPlan.note`, which becomes `SchedulerState.note`.
 
 A sequence of p prompt tokens that has generated g has `length` p + g. `computed` of these have their KV. A step that brings
-`computed` up to `length` yields one more token; prefill, decode and recomputation after a preemption are one and the same.
+`computed` up to `length` yields one more token; prefill, decode and recomputation after a preemption are one and the same. A
+verification computes the missing token and some drafts after it and yields 1 + the drafts accepted.
+
+An engine may plan a step before the one in progress has ended (`SchedulerState.is_ahead`). What is planned and not yet computed
+is then `in_flight`, and the tokens it will yield, drafts taken as accepted, are `expected`.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from longbench_sched.sim.content import Content, joined, output_stream, prompt_content
 from longbench_sched.sim.kv_blocks import KvBlocks
 
-Kind = Literal["prefill", "decode"]
+if TYPE_CHECKING:
+    from longbench_sched.sim.prefix_cache import Run
+
+Kind = Literal["prefill", "decode", "verify"]
+Accepted = Callable[["Sequence", int], int]  # how many of so many drafts the target accepts
+
+RELEASE = -1  # in `StepPlan.blocks`: the sequence gives all its blocks back
 
 
 @dataclass(slots=True, eq=False)
@@ -30,10 +42,23 @@ class Sequence:
     arrived_s: float
     stop_at: int | None = None  # output tokens after which it ends by itself (EOS); None: never
     runs_to_length: bool = False  # asked to ignore EOS, as far as the engine is told
+    content: Content | None = None  # of the prompt, if any of it may be shared
+    priority: int = 0  # lower is more urgent
     computed: int = 0
     generated: int = 0
+    yielded_now: int = 1  # tokens it got from the last step that gave it any
     blocks: int = 0
+    cached: int = 0  # tokens found in a cache when it was last admitted
     n_preemptions: int = 0
+    is_running: bool = False
+    is_partial: bool = False  # its last chunk did not reach the end of the prompt
+    drafts: int = 0  # waiting to be verified
+    in_flight: int = 0  # tokens planned and not yet computed
+    expected: int = 0  # output tokens that these will yield at most
+    stale: int = 0  # of `in_flight`, planned before its last preemption
+    filled: int = 0  # tokens whose blocks may be found, where `computed` does not say it
+    table: tuple[Run, ...] = ()
+    is_contested: bool = False  # somebody else computes the same content at the same time
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     finish: Literal["length", "stop", "abort"] | None = None
@@ -53,6 +78,20 @@ class Sequence:
         """The longest it can become."""
         return self.isl + self.max_new
 
+    @property
+    def output_stream(self) -> int:
+        """The name of what it generates."""
+        return output_stream(self.id)
+
+    def content_so_far(self) -> Content:
+        """Prompt and output, by name."""
+        prompt = self.content if self.content is not None else prompt_content(self.id, self.isl)
+        return joined(prompt, (self.output_stream, 0, self.generated))
+
+    def __lt__(self, other: Sequence) -> bool:
+        """More urgent, or as urgent and here before."""
+        return (self.priority, self.id) < (other.priority, other.id)
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -66,6 +105,15 @@ class Chunk:
     def is_last(self) -> bool:
         """Whether it brings the sequence to its next token."""
         return self.start + self.n_tokens == self.sequence.length
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """A decode that also computes drafts: a chain of `n_drafts`, or a tree of that depth with more nodes than that."""
+
+    sequence: Sequence
+    n_drafts: int
+    n_tokens: int  # computed: 1 + n_drafts, or the nodes of the tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +132,56 @@ class StepPlan:
 
     chunks: list[Chunk] = field(default_factory=list)
     decodes: list[Sequence] = field(default_factory=list)
+    verifies: list[Verify] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)  # leave the queue, in this order
+    hits: dict[Sequence, int] = field(default_factory=dict)  # tokens that those admitted find in a cache
     preempted: list[Sequence] = field(default_factory=list)  # lose their KV and go back to the queue, in this order
     preempted_to_tail: bool = False  # to the end of the queue instead of its head
-    blocks: list[tuple[Sequence, int]] = field(default_factory=list)  # further blocks taken at the start of the step
+    # Blocks further taken, or RELEASE, in the order in which it is done; a line for everyone admitted or preempted.
+    blocks: list[tuple[Sequence, int]] = field(default_factory=list)
+    withdrawn: dict[Sequence, int] = field(default_factory=dict)  # tokens of those preempted that were in this plan before
+    queue: list[Sequence] | None = None  # the queue in a new order, before admissions
     note: object | None = None
+    padding: int = 0  # slots that compute and yield nothing
+    # The policy would decide the same again and again while all get their token and nobody comes, ends or lacks memory.
+    is_steady: bool = False
 
     @property
     def n_tokens(self) -> int:
-        """Tokens computed."""
-        return len(self.decodes) + sum(chunk.n_tokens for chunk in self.chunks)
+        """Tokens computed, padding left out."""
+        total = len(self.decodes) + sum(chunk.n_tokens for chunk in self.chunks)
+        return total + sum(verify.n_tokens for verify in self.verifies) if self.verifies else total
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to compute."""
-        return not self.decodes and not self.chunks
+        return not self.decodes and not self.chunks and not self.verifies
 
     def entries(self) -> Iterator[Entry]:
-        """Line by line."""
+        """Line by line. Where steps are planned ahead, as things stand when the step is computed."""
         for chunk in self.chunks:
             yield Entry(chunk.sequence, chunk.n_tokens, chunk.start, "prefill")
         for sequence in self.decodes:
             yield Entry(sequence, 1, sequence.computed, "decode")
+        for verify in self.verifies:
+            yield Entry(verify.sequence, verify.n_tokens, verify.sequence.computed, "verify")
+
+    def filled_after(self) -> dict[Sequence, int]:
+        """Tokens of each sequence in the plan that it will leave for others to find; drafts are not among them."""
+        filled = {chunk.sequence: chunk.start + chunk.n_tokens for chunk in self.chunks}
+        for sequence in self.decodes:
+            filled[sequence] = min(sequence.computed + sequence.in_flight + 1, sequence.length)
+        for verify in self.verifies:
+            sequence = verify.sequence
+            filled[sequence] = min(_start(sequence, self) + 1 + verify.n_drafts, sequence.length)
+        for sequence, n in self.withdrawn.items():
+            filled[sequence] = min(sequence.computed + sequence.in_flight + n, sequence.length)
+        return filled
+
+
+def _start(sequence: Sequence, plan: StepPlan) -> int:
+    """Tokens before those that the plan computes."""
+    return plan.hits.get(sequence, 0) if not sequence.is_running else sequence.computed + sequence.in_flight
 
 
 @dataclass(slots=True)
@@ -116,73 +192,211 @@ class SchedulerState:
     waiting: deque[Sequence] = field(default_factory=deque)
     running: list[Sequence] = field(default_factory=list)  # in order of admission
     note: object | None = None  # what the policy left for itself
+    is_by_priority: bool = False  # the queue is kept by urgency instead of arrival
+    n_drafts: int = 0  # drafts that every sequence gets after it yielded
+    is_ahead: bool = False  # a step is planned while the one before it runs
+    n_planned: int = 0  # steps planned since the engine was idle
     n_departures: int = 0  # sequences that ever left the running list
     n_preemptions: int = 0
+    cache_queries: int = 0  # tokens of those admitted, and how many of them were found
+    cache_hits: int = 0
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """A request has come, or comes back."""
+        if self.is_by_priority:
+            insort(self.waiting, sequence)
+        else:
+            self.waiting.append(sequence)
+
+    # -- the start of a step
 
     def reserve(self, plan: StepPlan, now_s: float) -> None:
         """Start a step: move sequences between queue and running list and hand out blocks."""
-        for sequence in plan.preempted:
-            self.running.remove(sequence)
-            self._release(sequence)
-            sequence.computed = 0
-            sequence.n_preemptions += 1
-            self.n_preemptions += 1
-            self.n_departures += 1
-            if plan.preempted_to_tail:
-                self.waiting.append(sequence)
-            else:
-                self.waiting.appendleft(sequence)
-        for sequence in plan.admitted:
-            if self.waiting and self.waiting[0] is sequence:
-                self.waiting.popleft()
-            else:
-                self.waiting.remove(sequence)
-            if sequence.first_scheduled_s is None:
-                sequence.first_scheduled_s = now_s
-            self.running.append(sequence)
+        kv = self.kv
+        if plan.queue is not None:
+            self.waiting = deque(plan.queue)
+        is_shared = kv.is_caching and bool(plan.admitted or plan.preempted)
+        if is_shared:
+            kv.follow(plan)
         for sequence, n in plan.blocks:
-            self.kv.take(n)
+            if n == RELEASE:
+                self._preempt(sequence, plan)
+                continue
+            if not sequence.is_running:
+                self._admit(sequence, plan, now_s)
+            kv.take(n)
             sequence.blocks += n
+        if is_shared:
+            kv.follow(None)
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            end = chunk.start + chunk.n_tokens
+            if sequence.is_contested:
+                kv.contest(sequence, chunk.start)
+            sequence.filled = end
+            sequence.is_partial = end < sequence.length + sequence.expected
+        if self.n_drafts or self.is_ahead:
+            self._foresee(plan)
         self.note = plan.note
+        self.n_planned += 1
 
-    def advance(self, plan: StepPlan, end_s: float) -> list[Sequence]:
-        """End a step: note what was computed. Returns the sequences that got a token, in the order of the plan.
+    def _admit(self, sequence: Sequence, plan: StepPlan, now_s: float) -> None:
+        if self.waiting and self.waiting[0] is sequence:
+            self.waiting.popleft()
+        else:
+            self.waiting.remove(sequence)
+        if sequence.first_scheduled_s is None:
+            sequence.first_scheduled_s = now_s
+        hit = plan.hits.get(sequence, 0)
+        self.kv.adopt(sequence, hit)
+        sequence.computed = sequence.cached = sequence.filled = hit
+        if self.kv.is_caching:
+            self.cache_queries += sequence.length
+            self.cache_hits += hit
+        sequence.is_running = True
+        self.running.append(sequence)
+
+    def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
+        self.running.remove(sequence)
+        self.kv.release(sequence)
+        sequence.is_running = sequence.is_partial = False
+        sequence.computed = sequence.drafts = sequence.expected = 0
+        sequence.stale = sequence.in_flight
+        sequence.n_preemptions += 1
+        self.n_preemptions += 1
+        self.n_departures += 1
+        if self.is_by_priority:
+            insort(self.waiting, sequence)
+        elif plan.preempted_to_tail:
+            self.waiting.append(sequence)
+        else:
+            self.waiting.appendleft(sequence)
+
+    def _foresee(self, plan: StepPlan) -> None:
+        """Note what is in flight, and what may be found when the step is computed."""
+        for sequence in plan.decodes:
+            sequence.filled = min(sequence.computed + sequence.in_flight + 1, sequence.length)
+            sequence.drafts = 0
+            sequence.is_partial = False
+        for verify in plan.verifies:
+            sequence = verify.sequence
+            sequence.filled = min(sequence.computed + sequence.in_flight + 1 + verify.n_drafts, sequence.length)
+            sequence.drafts = 0
+            sequence.is_partial = False
+        if not self.is_ahead:
+            return
+        for chunk in plan.chunks:
+            chunk.sequence.in_flight += chunk.n_tokens
+            if not chunk.sequence.is_partial:
+                chunk.sequence.expected += 1
+                chunk.sequence.drafts = self.n_drafts
+        for sequence in plan.decodes:
+            sequence.in_flight += 1
+            sequence.expected += 1
+            sequence.drafts = self.n_drafts
+        for verify in plan.verifies:
+            verify.sequence.in_flight += 1 + verify.n_drafts
+            verify.sequence.expected += 1 + verify.n_drafts
+            verify.sequence.drafts = self.n_drafts
+
+    # -- the end of a step
+
+    def advance(self, plan: StepPlan, end_s: float, accepted: Accepted | None = None) -> list[Sequence]:
+        """End a step: note what was computed. Returns the sequences that got tokens (`yielded_now`), chunks first.
 
         A sequence that has ended carries its `finish` and has left the running list and its blocks. One aborted while the step
-        ran is passed over.
+        ran is passed over. `accepted` says how many drafts of a verification hold; without it none do.
         """
         yielded: list[Sequence] = []
         n_ended = 0
+        is_plain = not (self.n_drafts or self.is_ahead)
         for chunk in plan.chunks:
             sequence = chunk.sequence
-            if sequence.finish is None:
+            is_last = chunk.is_last
+            if sequence.finish is not None:
+                continue
+            if self.is_ahead:
+                sequence.in_flight -= chunk.n_tokens
+            if sequence.stale:
+                sequence.stale -= chunk.n_tokens
+            else:
                 sequence.computed += chunk.n_tokens
-                if sequence.computed == sequence.isl + sequence.generated:
-                    yielded.append(sequence)
-        for sequence in plan.decodes:
-            if sequence.finish is None:
-                sequence.computed += 1
+                if is_last and self.is_ahead:
+                    sequence.expected -= 1
+            if is_last:
+                n_ended += self._yield(sequence, 1, end_s)
                 yielded.append(sequence)
-        for sequence in yielded:
-            sequence.generated = n = sequence.generated + 1
-            if n == 1:
-                sequence.first_token_s = end_s
-            if n == sequence.stop_at:
-                sequence.finish = "stop"
-                n_ended += 1
-            elif n >= sequence.max_new:
-                sequence.finish = "length"
-                n_ended += 1
+            elif self.kv.is_caching:
+                self.kv.progress(sequence)
+        if is_plain:
+            for sequence in plan.decodes:
+                if sequence.finish is None:
+                    sequence.computed += 1
+                    sequence.generated = n = sequence.generated + 1
+                    yielded.append(sequence)
+                    if n >= sequence.max_new or n == sequence.stop_at:
+                        sequence.finish = "stop" if n == sequence.stop_at else "length"
+                        n_ended += 1
+        else:
+            n_ended += self._advance_singly(plan, end_s, accepted, yielded)
         if n_ended:
             self._remove_ended()
         return yielded
+
+    def _advance_singly(self, plan: StepPlan, end_s: float, accepted: Accepted | None, yielded: list[Sequence]) -> int:
+        """Decodes and verifications where drafts are made or steps are planned ahead; how many sequences have ended."""
+        n_ended = 0
+        for sequence in plan.decodes:
+            if sequence.finish is None:
+                self._land(sequence, 1, 1)
+                n_ended += self._yield(sequence, 1, end_s)
+                yielded.append(sequence)
+        for verify in plan.verifies:
+            sequence = verify.sequence
+            if sequence.finish is None:
+                k = verify.n_drafts
+                n = 1 + (min(accepted(sequence, k), k) if accepted is not None else 0)
+                self._land(sequence, 1 + k, n)
+                n_ended += self._yield(sequence, n, end_s)
+                yielded.append(sequence)
+                if self.is_ahead:
+                    # Drafts beyond the end of the output are not among the tokens that can be found.
+                    sequence.filled = max(sequence.filled, min(sequence.computed, sequence.length - 1))
+        return n_ended
+
+    def _land(self, sequence: Sequence, n_planned: int, n_kept: int) -> None:
+        if self.is_ahead:
+            sequence.in_flight -= n_planned
+        if sequence.stale:
+            sequence.stale -= n_planned
+            return
+        sequence.computed += n_kept
+        if self.is_ahead:
+            sequence.expected -= n_planned
+
+    def _yield(self, sequence: Sequence, n: int, end_s: float) -> int:
+        """Give a sequence its tokens, cut at its end; 1 if it ended."""
+        before = sequence.generated
+        stop_at = sequence.stop_at if sequence.stop_at is not None and sequence.stop_at <= sequence.max_new else None
+        last = sequence.max_new if stop_at is None else stop_at
+        n = min(n, last - before)
+        sequence.generated = before + n
+        sequence.yielded_now = n
+        if not before:
+            sequence.first_token_s = end_s
+        if before + n < last:
+            if self.n_drafts and not self.is_ahead and sequence.is_running:
+                sequence.drafts = self.n_drafts
+            return 0
+        sequence.finish = "length" if stop_at is None else "stop"
+        return 1
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a sequence at once, wherever it is."""
         if sequence.finish is not None:
             return
         sequence.finish = "abort"
-        if sequence in self.running:
+        if sequence.is_running:
             self._remove_ended()
         else:
             self.waiting.remove(sequence)
@@ -198,13 +412,13 @@ class SchedulerState:
             if sequence.finish is None:
                 kept.append(sequence)
             else:
-                self._release(sequence)
+                self.kv.release(sequence)
+                sequence.is_running = False
                 self.n_departures += 1
         self.running = kept
-
-    def _release(self, sequence: Sequence) -> None:
-        self.kv.give(sequence.blocks)
-        sequence.blocks = 0
+        if self.is_ahead and any(sequence.finish is not None for sequence in self.waiting):
+            # Preempted while its last tokens were in flight.
+            self.waiting = deque(sequence for sequence in self.waiting if sequence.finish is None)
 
 
 class Policy(Protocol):

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from longbench_sched.sim.content import Content, prompt_content
 from longbench_sched.sim.cost import StepCost
-from longbench_sched.sim.engine import Engine
+from longbench_sched.sim.engine import Engine, vllm_state
 from longbench_sched.sim.hardware import GPUS
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.models import MODELS
 from longbench_sched.sim.policy.sglang import Sglang, SglangOptions
 from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
+from longbench_sched.sim.prefix_cache import PrefixCache
 from longbench_sched.sim.state import SchedulerState, StepPlan
 from longbench_sched.sim.state import Sequence as Request
 
@@ -31,6 +33,15 @@ class Arrival:
     osl: int
     stop_at: int | None = None
     to_length: bool = True
+    priority: int = 0
+    group: int | None = None  # whose first `prefix` tokens are common to the group
+    prefix: int = 0
+
+    def content(self, request_id: int) -> Content | None:
+        """The prompt by name, if any of it may be shared."""
+        if self.group is None:
+            return None
+        return prompt_content(request_id, self.isl, group=self.group, prefix_tokens=self.prefix)
 
 
 @dataclass
@@ -54,9 +65,10 @@ class Story:
 
 
 def vllm(kv_tokens: int = 1 << 20, **flags) -> Engine:
-    """A vLLM with so much KV memory."""
-    options = VllmV1Options(**flags).resolved(H200, QWEN.context)
-    return _engine("vllm", options, VllmV1(options), KvBlocks(kv_tokens // options.block_size, options.block_size))
+    """A vLLM with so much KV memory that plans one step at a time."""
+    options = VllmV1Options(**{"async_scheduling": False, **flags}).resolved(H200, QWEN.context)
+    state = vllm_state(options, kv_tokens // options.block_size)
+    return Engine("vllm", H200, QWEN, options, QWEN.context, VllmV1(options), state, StepCost(H200, QWEN))
 
 
 def sglang(kv_tokens: int = 1 << 20, **flags) -> Engine:
@@ -108,7 +120,15 @@ def drive(
     while True:
         while pending and pending[0].at_s <= now_s:
             arrival = pending.pop(0)
-            request = engine.submit(arrival.isl, arrival.osl, now_s, stop_at=arrival.stop_at, to_length=arrival.to_length)
+            request = engine.submit(
+                arrival.isl,
+                arrival.osl,
+                now_s,
+                stop_at=arrival.stop_at,
+                to_length=arrival.to_length,
+                content=arrival.content(engine.counters.n_arrived),
+                priority=arrival.priority,
+            )
             story.requests.append(request)
             next_start[request.id] = 0
         n_before = engine.counters.generated_tokens
@@ -125,14 +145,22 @@ def drive(
         _check_plan(plan, state, limits, next_start, story)
         if each_step is not None:
             each_step(plan, state)
-        expected = {entry.sequence.id for entry in plan.entries() if entry.start + entry.n_tokens == entry.sequence.length}
+        entries = [entry for entry in plan.entries() if entry.sequence.finish is None]
+        expected = {entry.sequence: entry for entry in entries if entry.start + entry.n_tokens >= entry.sequence.length}
+        if state.is_ahead:  # some have been preempted by the plan for the next step: their tokens come all the same
+            expected |= {entry.sequence: entry for entry in entries if entry.kind != "prefill"}
         now_s += duration_s
         yielded = engine.end(now_s)
-        assert {request.id for request in yielded} == expected, "G5: a token exactly where the last missing token was computed"
-        assert len(yielded) == len(expected), "G6: one token each"
-        assert engine.counters.generated_tokens == n_before + len(yielded)
+        assert set(yielded) == set(expected), "G5: a token exactly where the last missing token was computed"
+        assert len(yielded) == len(expected), "G6: one line each"
         for request in yielded:
-            story.tokens_at.setdefault(request.id, []).append(now_s)
+            most = expected[request].n_tokens if expected[request].kind == "verify" else 1
+            assert 1 <= request.yielded_now <= most, "G6, SP-1: one token, with drafts at most one more than drafts"
+            if next_start[request.id] == request.computed + most - request.yielded_now:
+                next_start[request.id] = request.computed  # SP-4: what was rejected is computed again
+            story.tokens_at.setdefault(request.id, []).extend([now_s] * request.yielded_now)
+        n_yielded = sum(request.yielded_now for request in yielded)
+        assert engine.counters.generated_tokens == n_before + n_yielded
         story.ends_s.append(now_s)
         _check_blocks(state, story)
     _check_end(engine, story)
@@ -140,39 +168,66 @@ def drive(
 
 
 def _check_plan(plan: StepPlan, state: SchedulerState, limits: Limits, next_start: dict[int, int], story: Story) -> None:
-    story.plans.append([(entry.sequence.id, entry.n_tokens, entry.start, entry.kind) for entry in plan.entries()])
+    entries = list(plan.entries())
+    story.plans.append([(entry.sequence.id, entry.n_tokens, entry.start, entry.kind) for entry in entries])
     story.admitted += [request.id for request in plan.admitted]
     story.preempted += [request.id for request in plan.preempted]
     assert 0 < plan.n_tokens <= limits.tokens(plan), f"G1: {plan.n_tokens} tokens"
     assert len(state.running) <= limits.running, "G2"
-    seen = set()
-    for request in state.waiting:
-        next_start[request.id] = 0  # whoever was preempted starts again
-    for entry in plan.entries():
+    assert len({id(entry.sequence) for entry in entries}) == len(entries), "one line a request"
+    assert len({id(request) for request in state.sequences()}) == len(state.running) + len(state.waiting), "G7: in one place"
+    for request in plan.admitted:
+        hit = plan.hits.get(request, 0)
+        assert hit < request.length, "V1-7: the last token is always computed"
+        next_start[request.id] = hit
+    for entry in entries:
         request = entry.sequence
+        if state.is_ahead and (not request.is_running or request.finish is not None):
+            continue  # preempted by the plan for the next step
         assert request in state.running, "only running requests are computed"
-        assert request.id not in seen, "one line a request"
-        seen.add(request.id)
-        assert entry.start == request.computed == next_start[request.id], "G4: contiguous and in order"
-        assert 0 < entry.n_tokens <= request.length - entry.start, "G4: not beyond the end"
+        assert entry.start == request.computed, "G4"
+        assert entry.start == next_start[request.id], "G4: contiguous and in order"
+        if entry.kind == "prefill":
+            assert 0 < entry.n_tokens <= request.length - entry.start, "G4: not beyond the end"
         next_start[request.id] = entry.start + entry.n_tokens
         needed = state.kv.blocks_for(entry.start + entry.n_tokens)
         assert request.blocks >= needed, "G3: computed without memory"
 
 
 def _check_blocks(state: SchedulerState, story: Story) -> None:
+    kv = state.kv
     held = sum(request.blocks for request in state.running)
-    assert state.kv.free >= 0
-    assert held == state.kv.held, "G3: free + held = total"
+    if isinstance(kv, PrefixCache):
+        held = blocks_held(state.running, kv)
+        assert 0 <= kv.idle <= kv.free, "G3: idle blocks are free ones"
+    assert kv.free >= 0
+    assert held == kv.held, "G3: free + held = total"
     assert all(request.blocks == 0 for request in state.waiting), "G3: a waiting request holds none"
     assert all(request.blocks == 0 for request in story.requests if request.finish), "G3: a finished request holds none"
 
 
+def blocks_held(running: Sequence[Request], kv: PrefixCache) -> int:
+    """Blocks held, a shared one counted once; every holder of a run must be among them."""
+    shared: dict[int, int] = {}
+    own = 0
+    for request in running:
+        known = 0
+        for run in request.table:
+            filled = request.filled if kv.is_filled_told else request.computed
+            end = run.hi if run.owner is None else min(max(filled // kv.block_tokens, run.lo), run.hi)
+            assert request in run.holders, "G3: whoever holds a run is known to it"
+            assert set(run.holders) <= set(running), "G3: nobody who has gone holds anything"
+            shared[id(run)] = end - run.lo
+            known += end - run.lo
+        own += request.blocks - known
+    return own + sum(shared.values())
+
+
 def _check_end(engine: Engine, story: Story) -> None:
-    assert engine.state.kv.free == engine.state.kv.total
+    assert engine.state.kv.free == engine.state.kv.total, "G3: everything is given back"
     for request in story.requests:
         wanted = min(request.max_new, request.stop_at or request.max_new)
         assert request.generated == wanted, "G7: every request ends with what it asked for"
         assert request.finish == ("stop" if request.stop_at is not None and request.stop_at <= request.max_new else "length")
         assert len(story.tokens_at[request.id]) == wanted
-        assert story.tokens_at[request.id] == sorted(set(story.tokens_at[request.id])), "G7: time runs forward"
+        assert story.tokens_at[request.id] == sorted(story.tokens_at[request.id]), "G7: time runs forward"

@@ -23,7 +23,7 @@ def test_a_prompt_takes_what_is_left_of_the_budget_and_decodes_ride_along() -> N
 
 def test_out_of_blocks_the_last_admitted_starts_again_at_the_head_of_the_queue() -> None:
     """6 blocks of 4. After three steps request 0 needs its fourth block; request 1 holds three and gives them up."""
-    engine = vllm(24, block_size=4, max_num_batched_tokens=32)
+    engine = vllm(24, block_size=4, max_num_batched_tokens=32, enable_prefix_caching=False)
     story = drive(engine, [Arrival(0, 10, 6), Arrival(0, 8, 6)])
     assert story.plans == [
         [(0, 10, 0, P), (1, 8, 0, P)],
@@ -38,6 +38,12 @@ def test_out_of_blocks_the_last_admitted_starts_again_at_the_head_of_the_queue()
     ]
     assert story.preempted == [1]
     assert story.admitted == [0, 1, 1]
+
+
+def test_what_a_preempted_request_had_computed_is_found_again() -> None:
+    """As before; when 1 comes back its first two blocks are still where they were, and 3 of 11 tokens are computed."""
+    story = drive(vllm(24, block_size=4, max_num_batched_tokens=32), [Arrival(0, 10, 6), Arrival(0, 8, 6)])
+    assert story.plans[6] == [(1, 3, 8, P)]
 
 
 @pytest.mark.parametrize(("is_reserving", "third_step"), [(True, [(0, 1, 12, D)]), (False, [(1, 5, 0, P), (0, 1, 12, D)])])
@@ -56,7 +62,7 @@ def test_the_long_prefill_threshold_spares_a_lone_request() -> None:
 
 
 def test_without_chunking_a_prompt_waits_for_a_step_that_holds_it() -> None:
-    engine = vllm(max_num_batched_tokens=16, enable_chunked_prefill=False)
+    engine = vllm(max_num_batched_tokens=16, enable_chunked_prefill=False, max_model_len=16)
     story = drive(engine, [Arrival(0, 10, 2), Arrival(0, 12, 1)])
     assert story.plans[:2] == [[(0, 10, 0, P)], [(1, 12, 0, P), (0, 1, 10, D)]]
 

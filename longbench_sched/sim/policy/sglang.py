@@ -18,7 +18,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
 from longbench_sched.sim.hardware import Gpu
-from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.state import RELEASE, Chunk, SchedulerState, Sequence, StepPlan
 
 CLIP_MAX_NEW_TOKENS = 4096  # how far into the future of a sequence admission looks
 INIT_NEW_TOKEN_RATIO = 0.7
@@ -199,7 +199,8 @@ class Sglang:
         staying = set(map(id, batch))
         decodes = [sequence for sequence in state.running if id(sequence) in staying]
         note = replace(note, ratio=max(ratio, self.min_ratio), is_full=False)
-        return StepPlan(decodes=decodes, blocks=_growth(state, decodes), preempted=retracted, preempted_to_tail=True, note=note)
+        blocks = [(victim, RELEASE) for victim in retracted] + _growth(state, decodes)
+        return StepPlan(decodes=decodes, blocks=blocks, preempted=retracted, preempted_to_tail=True, note=note)
 
 
 def _take(plan: StepPlan, state: SchedulerState, sequence: Sequence, n: int) -> int:

@@ -1,20 +1,32 @@
 """vLLM V1 (as of 0.33.0): no prefill and no decode phase, only tokens to catch up with.
 
-A step hands out `max_num_batched_tokens`. Running sequences come first, in order of admission: a decode takes one token, a
-prompt in progress what is left to it. Then the queue is served in order of arrival. With the default settings at most one
-sequence is in mid-prompt and it is the last of the running list, so every decode advances in every step and no gap between
-tokens is longer than one full step. When blocks run out, the sequence admitted last gives up its own and starts again at the
-head of the queue.
+A step hands out `max_num_batched_tokens`. Running sequences come first, in order of admission: a decode takes one token (a
+verification 1 + k), a prompt in progress what is left to it. Then the queue is served in order of arrival, or by priority. With
+the default settings at most one sequence is in mid-prompt and it is the last of the running list, so every decode advances in
+every step and no gap between tokens is longer than one full step. When blocks run out, the sequence admitted last gives up its
+own and starts again at the head of the queue; what it had computed may still be found in the prefix cache.
 
-Not modelled here: priorities, prefix caching, speculation, asynchronous planning (its overlap is part of the cost).
+With asynchronous scheduling a step is planned while the one before it runs. Each sequence in flight is then taken to yield all
+it can; the rest is rolled back when the result is read.
+
+Equal, step for step, to the scheduler class of 0.32.0 (tests/sim/traces). Not modelled: LoRA, grammars, remote KV, several KV
+groups, pipeline stages.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
-from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.ledger import Found, Ledger
+from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan, Verify
+
+SpeculativeMethod = Literal["ngram", "medusa", "eagle", "eagle3", "mtp", "draft_model"]
+
+_WITH_HIDDEN_STATES = ("eagle", "eagle3", "mtp")
+_SPECULATIVE = ("ngram", "medusa", *_WITH_HIDDEN_STATES, "draft_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +42,100 @@ class VllmV1Options:
     watermark: float = 0.0
     gpu_memory_utilization: float = 0.92
     block_size: int = 16
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    long_prefill_token_threshold_adaptive: bool = False
+    max_num_active_seqs: int | None = None
+    max_num_scheduled_tokens: int | None = None
+    prefill_schedule_interval: int = 1
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    performance_mode: Literal["balanced", "interactivity", "throughput"] = "balanced"
+    speculative_method: str = "ngram"
+    num_speculative_tokens: int = 0  # 0: no speculation
+    is_offline: bool = False  # the class LLM instead of the API server: a larger budget
 
     def resolved(self, gpu: Gpu, model_context: int) -> VllmV1Options:
-        """The same with every default decided: 16384 tokens from 160 GiB, 8192 from 70 GiB but for the A100, else 2048."""
-        big = gpu.memory_gib >= 70 and gpu.name != "A100"
-        budget = 16384 if gpu.memory_gib >= 160 else 8192 if big else 2048
-        seqs = self.max_num_seqs or (1024 if big else 256)
+        """The same with every default decided.
+
+        Tokens a step, API server / offline class: 16384 / 16384 from 160 GiB, 8192 / 16384 from 70 GiB but for the A100, else
+        2048 / 8192; doubled in throughput mode; at most what all places could use. Raises UsageError.
+        """
+        if self.speculative_method not in _SPECULATIVE:
+            raise UsageError(
+                f"speculative method {self.speculative_method!r} is not known here. Known: {', '.join(_SPECULATIVE)}."
+            )
+        is_big = gpu.memory_gib >= 70 and not gpu.name.startswith("A100")
+        if gpu.memory_gib >= 160:
+            budget = 16384
+        elif is_big:
+            budget = 16384 if self.is_offline else 8192
+        else:
+            budget = 8192 if self.is_offline else 2048
+        places = 1024 if is_big else 256
+        if self.performance_mode == "throughput":
+            budget, places = 2 * budget, 2 * places
+        places = self.max_num_seqs or places
         context = self.max_model_len or model_context
         if not self.enable_chunked_prefill:
             budget = max(budget, context)
-        budget = self.max_num_batched_tokens or min(budget, seqs * context)
-        return VllmV1Options(
+        budget = self.max_num_batched_tokens or min(budget, places * context)
+        if not self.enable_chunked_prefill and budget < context:
+            raise UsageError(
+                f"max_num_batched_tokens ({budget}) is below max_model_len ({context}) and chunked prefill is off: such a "
+                "prompt could never run. Raise --max-num-batched-tokens, or leave --enable-chunked-prefill on."
+            )
+        return replace(
+            self,
             max_num_batched_tokens=budget,
-            max_num_seqs=min(seqs, budget),
+            max_num_seqs=min(places, budget),
             max_model_len=context,
-            long_prefill_token_threshold=self.long_prefill_token_threshold,
-            enable_chunked_prefill=self.enable_chunked_prefill,
-            scheduler_reserve_full_isl=self.scheduler_reserve_full_isl,
-            watermark=self.watermark,
-            gpu_memory_utilization=self.gpu_memory_utilization,
-            block_size=self.block_size,
+            max_num_scheduled_tokens=self.max_num_scheduled_tokens or budget,
         )
+
+    @property
+    def lookahead_tokens(self) -> int:
+        """Slots past the computed tokens that the drafter writes to."""
+        drafts_with_kv = self.speculative_method in (*_WITH_HIDDEN_STATES, "draft_model")
+        return self.num_speculative_tokens if drafts_with_kv else 0
+
+    @property
+    def draft_slots(self) -> int:
+        """Tokens of the drafter's own input that a sequence takes beyond its own."""
+        return 1 if self.num_speculative_tokens and self.speculative_method == "draft_model" else 0
+
+    @property
+    def drops_last_hit(self) -> bool:
+        """The drafter needs the hidden states of the last block found: it is computed again."""
+        return self.num_speculative_tokens > 0 and self.speculative_method in _WITH_HIDDEN_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class VllmNote:
+    """What the scheduler remembers between steps."""
+
+    could_not_drain: bool = False  # requests were left waiting when prefill was last let through
+    passed_over: frozenset[Sequence] = frozenset()  # waiting, but not counted as left
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Tokens that are left in a step."""
+
+    tokens: int
+    inputs: int  # of the drafter
+    slots: int
+
+    def spend(self, n: int) -> None:
+        """Schedule `n` tokens of a sequence."""
+        self.tokens -= n
+        self.inputs -= n + self.slots
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more fits."""
+        return self.tokens <= 0 or self.inputs <= self.slots
 
 
 @dataclass(slots=True)
@@ -59,81 +144,202 @@ class VllmV1:
 
     options: VllmV1Options
 
+    @property
+    def is_ahead(self) -> bool:
+        """A step is planned while the one before it runs."""
+        return self.options.async_scheduling
+
     def refusal(self, isl: int, max_new: int) -> str | None:
         """Nothing is refused beyond the context length, which the server checks."""
         return None
 
     def schedule(self, state: SchedulerState, now_s: float) -> StepPlan:
         """One step: the running list, then, if nobody was preempted, the queue."""
-        plan = StepPlan()
-        budget = self.options.max_num_batched_tokens or 0
+        options = self.options
+        note = state.note if isinstance(state.note, VllmNote) else VllmNote()
+        plan = StepPlan(note=note)
+        tokens = options.max_num_batched_tokens or 0
+        budget = _Budget(options.max_num_scheduled_tokens or tokens, tokens, options.draft_slots)
+        n_requests = len(state.running) + len(state.waiting)
         # Not applied to a lone request.
-        cap = self.options.long_prefill_token_threshold if len(state.running) + len(state.waiting) > 1 else 0
-        free, budget = self._serve_running(state, plan, budget, cap)
-        if state.waiting and not plan.preempted and budget > 0:
-            self._admit(state, plan, budget, cap, free)
+        cap = options.long_prefill_token_threshold if n_requests > 1 else 0
+        if cap and options.long_prefill_token_threshold_adaptive:
+            cap = max(cap, tokens // n_requests)
+        is_deferring = (
+            options.prefill_schedule_interval > 1
+            and state.n_planned % options.prefill_schedule_interval != 0
+            and not note.could_not_drain
+            and any(not sequence.is_partial for sequence in state.running)
+        )
+        ledger = Ledger(state.kv, plan)
+        try:
+            self._serve_running(state, plan, ledger, budget, cap, is_deferring)
+            if not plan.preempted:
+                self._admit(state, plan, ledger, budget, cap, is_deferring)
+        finally:
+            ledger.close()
+        plan.is_steady = (
+            not (plan.chunks or plan.verifies or plan.preempted)
+            and len(plan.decodes) == len(state.running)
+            and options.num_speculative_tokens == 0
+            and (not state.waiting or (options.prefill_schedule_interval == 1 and not note.passed_over and not plan.admitted))
+        )
         return plan
 
-    def _serve_running(self, state: SchedulerState, plan: StepPlan, budget: int, cap: int) -> tuple[int, int]:
-        block_tokens = state.kv.block_tokens
-        free = state.kv.free
-        running = state.running
-        decodes, chunks, blocks = plan.decodes, plan.chunks, plan.blocks
-        n_running = len(running)  # those at the end may be preempted
-        i = 0
-        while i < n_running and budget > 0:
-            sequence = running[i]
-            i += 1
-            n = sequence.isl + sequence.generated - sequence.computed
-            if 0 < cap < n:
-                n = cap
-            n = min(n, budget)
-            needed = sequence.computed + n - sequence.blocks * block_tokens
-            if needed > 0:
-                n_blocks = -(-needed // block_tokens)
-                while n_blocks > free and n_running > i:
-                    n_running -= 1
-                    free += _preempt(running[n_running], plan)
-                if n_blocks > free:  # it is itself the last
-                    free += _preempt(sequence, plan)
-                    break
-                free -= n_blocks
-                blocks.append((sequence, n_blocks))
-            budget -= n
-            if n == 1 and sequence.generated:
-                decodes.append(sequence)
-            else:
-                chunks.append(Chunk(sequence, n, sequence.computed))
-        return free, budget
-
-    def _admit(self, state: SchedulerState, plan: StepPlan, budget: int, cap: int, free: int) -> None:
+    def _serve_running(
+        self, state: SchedulerState, plan: StepPlan, ledger: Ledger, budget: _Budget, cap: int, is_deferring: bool
+    ) -> None:
         options = self.options
-        kv = state.kv
-        places = (options.max_num_seqs or 0) - len(state.running)
-        watermark = int(options.watermark * kv.total)
-        for sequence in state.waiting:
-            if budget <= 0 or places <= 0:
+        size = state.kv.block_tokens
+        context = options.max_model_len or 0
+        lookahead = options.lookahead_tokens
+        running = state.running
+        by_priority = options.scheduling_policy == "priority"
+        out: set[Sequence] = set()  # preempted
+        for sequence in running:
+            if budget.tokens <= 0 or budget.inputs <= budget.slots:
                 return
-            n = sequence.length
+            if out and sequence in out:
+                if by_priority:
+                    continue
+                return
+            start = sequence.computed + sequence.in_flight
+            if sequence.expected and start + 2 - sequence.expected >= sequence.isl + sequence.max_new:
+                continue  # sure to have reached its end by then
+            if is_deferring and sequence.is_partial:
+                continue
+            n = sequence.isl + sequence.generated + sequence.drafts + sequence.expected - start
             if 0 < cap < n:
                 n = cap
-            if n > budget and not options.enable_chunked_prefill:
-                return
-            n = min(n, budget)
-            taken = kv.blocks_for(n)
-            required = kv.blocks_for(sequence.length) if options.scheduler_reserve_full_isl else taken
-            others_run = bool(state.running or plan.admitted)
-            if required + (watermark if others_run else 0) > free:
-                return  # the head of the queue is never passed over
-            free -= taken
-            budget -= n
+            n = min(n, budget.tokens, budget.inputs - budget.slots, context - start - 1)
+            if n <= 0:
+                continue
+            end = start + n + lookahead
+            needed = (end if end < context else context) - sequence.blocks * size
+            if needed > 0:
+                n_blocks = -(-needed // size)
+                while n_blocks > ledger.free:
+                    victim = self._victim(running, out)
+                    out.add(victim)
+                    self._withdraw(plan, ledger, budget, victim)
+                    if victim is sequence:
+                        return  # and nobody behind it runs in this step
+                ledger.grow(sequence, n_blocks)
+            budget.spend(n)
+            n_drafts = n + start - sequence.isl - sequence.generated - sequence.expected if sequence.drafts else 0
+            if n_drafts > 0:
+                plan.verifies.append(Verify(sequence, n_drafts, n))
+            elif n == 1 and sequence.generated + sequence.expected and not sequence.is_partial:
+                plan.decodes.append(sequence)
+            else:
+                plan.chunks.append(Chunk(sequence, n, start))
+
+    def _victim(self, running: list[Sequence], out: set[Sequence]) -> Sequence:
+        """Who gives up its blocks: the last admitted, or the least urgent."""
+        if self.options.scheduling_policy == "priority":
+            return max(sequence for sequence in running if sequence not in out)
+        return next(sequence for sequence in reversed(running) if sequence not in out)
+
+    @staticmethod
+    def _withdraw(plan: StepPlan, ledger: Ledger, budget: _Budget, victim: Sequence) -> None:
+        """Preempt; what the victim has in this plan goes back into the budget."""
+        n = sum(chunk.n_tokens for chunk in plan.chunks if chunk.sequence is victim)
+        n += sum(verify.n_tokens for verify in plan.verifies if verify.sequence is victim)
+        n += sum(1 for sequence in plan.decodes if sequence is victim)
+        if n:
+            plan.chunks = [chunk for chunk in plan.chunks if chunk.sequence is not victim]
+            plan.verifies = [verify for verify in plan.verifies if verify.sequence is not victim]
+            plan.decodes = [sequence for sequence in plan.decodes if sequence is not victim]
+            plan.withdrawn[victim] = n
+            budget.tokens += n
+            budget.inputs += n + budget.slots
+        ledger.release(victim)
+        plan.preempted.append(victim)
+
+    def _admit(
+        self, state: SchedulerState, plan: StepPlan, ledger: Ledger, budget: _Budget, cap: int, is_deferring: bool
+    ) -> None:
+        options = self.options
+        places = min(options.max_num_seqs or 0, options.max_num_active_seqs or 1 << 60) - len(state.running)
+        n_running_planned = len(plan.chunks) + len(plan.decodes) + len(plan.verifies)
+        is_in_prefill = any(chunk.sequence.is_partial for chunk in plan.chunks)
+        passed: set[Sequence] = set()
+        for sequence in state.waiting:
+            if budget.is_spent or places <= 0:
+                break
+            if sequence.stale:  # tokens planned before its preemption are still to come
+                passed.add(sequence)
+                continue
+            found = ledger.find(sequence)
+            hit = found[-1][2] if found else 0
+            if hit and options.drops_last_hit:
+                hit -= 1
+            n = self._tokens_of(sequence, hit * state.kv.block_tokens, budget, cap)
+            if n is None or (is_deferring and hit * state.kv.block_tokens < sequence.length - 1):
+                break
+            pads = options.num_speculative_tokens and sequence.length - hit * state.kv.block_tokens == 1
+            if pads and not is_in_prefill and (n_running_planned or hit):
+                padded = 1 + options.num_speculative_tokens
+                if hit * state.kv.block_tokens + padded + 1 <= (options.max_model_len or 0):
+                    if padded > min(budget.tokens, budget.inputs - budget.slots):
+                        break
+                    n = padded if not 0 < cap < padded else cap
+            if not self._take_place(state, plan, ledger, sequence, found, hit, n):
+                break
+            budget.spend(n)
             places -= 1
-            plan.admitted.append(sequence)
-            plan.blocks.append((sequence, taken))
-            plan.chunks.append(Chunk(sequence, n, 0))
+        self._remember(state, plan, passed, is_deferring)
+
+    def _tokens_of(self, sequence: Sequence, computed: int, budget: _Budget, cap: int) -> int | None:
+        """Tokens of a waiting sequence that this step would compute; None if it must wait for a step that holds it whole."""
+        n = sequence.length - computed
+        if 0 < cap < n:
+            n = cap
+        left = min(budget.tokens, budget.inputs - budget.slots)
+        if n > left and not self.options.enable_chunked_prefill:
+            return None
+        return min(n, left)
+
+    def _take_place(
+        self, state: SchedulerState, plan: StepPlan, ledger: Ledger, sequence: Sequence, found: Found, hit: int, n: int
+    ) -> bool:
+        """Admit the sequence if its blocks are there: for all of it, or only for this chunk."""
+        options, kv = self.options, state.kv
+        context = options.max_model_len or 0
+        found = _cut(found, hit)
+        start = hit * kv.block_tokens
+        taken = max(kv.blocks_for(min(start + n + options.lookahead_tokens, context)) - hit, 0)
+        others_run = bool(state.running or plan.admitted)
+        # Of all blocks, the placeholder among them.
+        watermark = int(options.watermark * (kv.total + 1)) if others_run else 0
+        required = taken
+        if options.scheduler_reserve_full_isl:
+            required = max(required, kv.blocks_for(min(sequence.length, context)) - hit)
+        if required + ledger.n_idle(found) + watermark > ledger.free:
+            return False  # the head of the queue is never passed over
+        left = sequence.length - start
+        if n > left:
+            plan.verifies.append(Verify(sequence, n - left, n))
+        else:
+            plan.chunks.append(Chunk(sequence, n, start))
+        ledger.admit(sequence, start, taken)
+        return True
+
+    @staticmethod
+    def _remember(state: SchedulerState, plan: StepPlan, passed: set[Sequence], is_deferring: bool) -> None:
+        """Whether the queue could be drained, asked only when prefill was let through."""
+        note = plan.note
+        assert isinstance(note, VllmNote)
+        over = (note.passed_over | passed).difference(plan.admitted) if note.passed_over or passed else note.passed_over
+        if is_deferring:
+            plan.note = note if over is note.passed_over else replace(note, passed_over=over)
+            return
+        left = len(state.waiting) - len(plan.admitted)
+        could_not = left > len(over)
+        if could_not != note.could_not_drain or over is not note.passed_over:
+            plan.note = VllmNote(could_not, over)
 
 
-def _preempt(victim: Sequence, plan: StepPlan) -> int:
-    """Take the victim out of the step; the blocks that become free."""
-    plan.preempted.append(victim)
-    return victim.blocks
+def _cut(found: Found, n_blocks: int) -> Found:
+    """The first `n_blocks` of the blocks found."""
+    return [(run, lo, min(hi, n_blocks)) for run, lo, hi in found if lo < n_blocks]
