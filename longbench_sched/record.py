@@ -136,7 +136,7 @@ class StreamRecord:
     http_status: int | None = None
     decoded: Decoded = field(default_factory=Decoded)
     n_body_bytes: int = 0
-    clock: str = "user"  # whose stamps chunk_at_ns holds: kernel, user, virtual
+    clock: str = "user"  # whose stamps chunk_at_ns holds: kernel, user, virtual; mixed: both (see the mark user-stamps)
 
     @property
     def status(self) -> Status:

@@ -13,6 +13,7 @@ from array import array
 from typing import BinaryIO, Protocol
 
 from longbench_sched.engine.dialect import StreamDecoder
+from longbench_sched.engine.marks import RETRIED, USER_STAMPS
 from longbench_sched.load.framing import BodyEnd, Dechunker, FramingError, ResponseHead, parse_head
 from longbench_sched.load.stamps import NO_LATENESS, RealtimeOffset
 from longbench_sched.plan import Request
@@ -313,9 +314,9 @@ class Exchange:
         if self._decoded is None:
             self._decoded = self._decoder.finish(self.ending or Ending.CANCELLED, self.detail)
             if self.is_retried:
-                self._decoded.marks.append("retried")
+                self._decoded.marks.append(RETRIED)
             if clock == "mixed":
-                self._decoded.marks.append("user-stamps")
+                self._decoded.marks.append(USER_STAMPS)
         header_ns = None
         if self._head is not None:
             header_ns = self._offset.monotonic_ns(array("q", [self._head_kernel_ns]), array("q", [self._head_read_ns]))[0][0]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from longbench_sched.engine.dialect import Dialect
-from longbench_sched.errors import ClientLimitError
+from longbench_sched.errors import ClientLimitError, UsageError
 from longbench_sched.load.backlog import Backlog
 from longbench_sched.load.clock import MonotonicClock
 from longbench_sched.load.driver import Driver
@@ -179,8 +179,12 @@ class _Execution:
         self._proxy = environment_proxy(target.endpoint, os.environ) if options.proxy_from_env else None
         uses_http = options.transport == "http" or self._proxy is not None
         self._transport_name: Literal["wire", "http"] = "http" if uses_http else "wire"
-        wants_kernel = options.timestamps != "user" and not uses_http and target.endpoint.scheme == "http" and HAS_EPOLL
-        self._clock_name: Literal["kernel", "user"] = "kernel" if wants_kernel and kernel_stamps_work() else "user"
+        can_kernel = options.timestamps != "user" and not uses_http and target.endpoint.scheme == "http" and HAS_EPOLL
+        self._clock_name: Literal["kernel", "user"] = "kernel" if can_kernel and kernel_stamps_work() else "user"
+        if options.timestamps == "kernel" and self._clock_name == "user":
+            raise UsageError(
+                "--timestamps kernel: the kernel stamps plain http over wire on Linux, and nothing else. Use --timestamps auto."
+            )
         self._lane_names = {i: lane.name for i, lane in enumerate(plan.lanes)} | {-1: "warmup"}
         ahead = [] if uses_http else [*plan.warmups, *plan.requests]
         self._messages = Messages(ahead, dialect, target, options.model, options.run_id)
@@ -325,13 +329,17 @@ class _Execution:
         """Hand on what was sent since the last look, a few at a time: never long on the timed path."""
         if self._on_sent is None:
             return
-        records = self._transport.open_records()
-        new = [record for record in records if record.request_id not in self._noted]
-        self._noted = {record.request_id for record in records}
-        for i, record in enumerate(new, 1):
-            self._on_sent(record)
-            if not i % NOTES_A_TURN:
-                await asyncio.sleep(0)
+        while True:
+            # Looked at afresh each turn: one that has ended meanwhile must not be noted after its record.
+            records = self._transport.open_records()
+            new = [record for record in records if record.request_id not in self._noted]
+            self._noted &= {record.request_id for record in records}
+            for record in new[:NOTES_A_TURN]:
+                self._noted.add(record.request_id)
+                self._on_sent(record)
+            if len(new) <= NOTES_A_TURN:
+                return
+            await asyncio.sleep(0)
 
     def _report_progress(self) -> None:
         if self._on_progress is None:

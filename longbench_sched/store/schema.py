@@ -61,7 +61,7 @@ COLUMNS: tuple[Column, ...] = (
         "user stamp - kernel stamp of each of these events; 0 where user stamps are used",
     ),
     Column("chunk_token_source", "string", "", "where chunk_tokens came from: ids, usage, inferred, local", repeats=True),
-    Column("clock", "string", "", "whose stamps chunk_at_ns holds: kernel, user or virtual", repeats=True),
+    Column("clock", "string", "", "whose stamps chunk_at_ns holds: kernel, user, mixed or virtual", repeats=True),
     Column("n_shared_reads", "int64", "1", "token-bearing events that came in the same read as the one before"),
     Column("n_comments", "int64", "1", "comment lines in the stream (keep-alives)"),
     Column("n_body_bytes", "int64", "bytes", "body of the response, transfer coding removed"),

@@ -255,6 +255,13 @@ def test_a_header_that_cannot_be_sent_is_refused_before_anything_is_sent() -> No
         assert (server.n_connections, server.requests) == (0, [])
 
 
+def test_kernel_stamps_that_cannot_be_had_are_refused_before_anything_is_sent() -> None:
+    with ScriptedServer(OK) as server:
+        with pytest.raises(UsageError, match="--timestamps auto"):
+            _execute(server.url, _closed(1, 1), transport="http", timestamps="kernel")
+        assert (server.n_connections, server.requests) == (0, [])
+
+
 # Signals and limits, in a process of their own.
 
 CHILD = """
