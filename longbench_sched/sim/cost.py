@@ -45,12 +45,20 @@ class StepLoad:
     n_decodes: int = 0  # requests
     decode_tokens: int = 0  # with the drafts that are verified
     decode_context: int = 0  # sum over requests of the keys that their last token sees
-    n_drafting: int = 0  # requests for which drafts were made
+    decode_pairs: float | None = None  # sum over tokens of the keys that each sees; None: all requests are alike
+    padding: int = 0  # tokens computed for nothing
 
     @property
     def prefill_tokens(self) -> int:
         """Tokens of prompts."""
         return sum(n for n, _, _ in self.chunks)
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of query and key in decode attention."""
+        if self.decode_pairs is not None:
+            return self.decode_pairs
+        return self.decode_context * self.decode_tokens / self.n_decodes if self.n_decodes else 0.0
 
     @property
     def n_sampled(self) -> int:
@@ -149,11 +157,17 @@ class StepCost:
     def __call__(self, plan: StepPlan) -> float:
         """Seconds the step takes. An empty plan takes none."""
         n_decodes = len(plan.decodes)
-        if not n_decodes and not plan.chunks:
+        if not n_decodes and plan.is_empty:
             return 0.0
         context = n_decodes
         for sequence in plan.decodes:
             context += sequence.computed
+        decode_tokens, pairs = n_decodes, float(context)
+        for verify in plan.verifies:
+            keys = verify.sequence.computed + verify.n_tokens
+            decode_tokens += verify.n_tokens
+            context += keys
+            pairs += keys * verify.n_tokens
         prefill_tokens, n_last, attention_s = 0, 0, 0.0
         for chunk in plan.chunks:
             prefill_tokens += chunk.n_tokens
@@ -161,25 +175,20 @@ class StepCost:
             attention_s += self.prefill_attention_s(chunk.n_tokens, chunk.start)
             if chunk.start:
                 attention_s += self.calibration.chunk_penalty_s
-        return self._step_s(attention_s, prefill_tokens, n_last, len(plan.chunks), n_decodes, n_decodes, context)
+        n_decodes += len(plan.verifies)
+        if n_decodes:
+            attention_s += self.decode_attention_s(context, pairs)
+        tokens = prefill_tokens + decode_tokens + plan.padding
+        gpu_s = attention_s + self.linear_s(tokens) + self.head_s(n_last + decode_tokens)
+        return self._with_host(gpu_s, len(plan.chunks), n_decodes, context, prefill_tokens)
 
     def decode_s(self, n_requests: int, context: int) -> float:
         """Seconds of a step that only decodes; `context` is the sum of the keys that each request's token sees."""
-        return self._step_s(0.0, 0, 0, 0, n_requests, n_requests, context)
+        gpu_s = self.linear_s(n_requests) + self.head_s(n_requests) + self.decode_attention_s(context, context)
+        return self._with_host(gpu_s, 0, n_requests, context, 0)
 
-    def _step_s(
-        self,
-        prefill_attention_s: float,
-        prefill_tokens: int,
-        n_last: int,
-        n_chunks: int,
-        n_decodes: int,
-        decode_tokens: int,
-        context: int,
-    ) -> float:
-        gpu_s = prefill_attention_s + self.linear_s(prefill_tokens + decode_tokens) + self.head_s(n_last + decode_tokens)
-        if n_decodes:
-            gpu_s += self.decode_attention_s(context, context * decode_tokens / n_decodes)
+    def _with_host(self, gpu_s: float, n_chunks: int, n_decodes: int, context: int, prefill_tokens: int) -> float:
+        """The step with what the host and a drafter add."""
         host_s = self._host_fixed_s + self.calibration.host_per_request_s * (n_decodes + n_chunks)
         if self.speculator is not None:
             gpu_s += self.draft_s(n_decodes, context) + self.draft_prefill_s(prefill_tokens)
@@ -196,7 +205,7 @@ class StepCost:
 
     def bill(self, load: StepLoad) -> StepBill:
         """Price a load part by part."""
-        tokens = load.prefill_tokens + load.decode_tokens
+        tokens = load.prefill_tokens + load.decode_tokens + load.padding
         if not tokens:
             return StepBill(0.0, 0.0, 0.0, (), load, 0.0, self.gpu.bandwidth)
         calibration = self.calibration
@@ -204,12 +213,11 @@ class StepCost:
         kernels += [("experts", one) for one in self._expert_layers(self._tiled(tokens))]
         kernels += [("prefill attention", self._prefill_attention(n, start)) for n, start, _ in load.chunks]
         if load.n_decodes:
-            pairs = load.decode_context * load.decode_tokens / load.n_decodes
-            kernels.append(("decode attention", self._decode_attention(load.decode_context, pairs)))
+            kernels.append(("decode attention", self._decode_attention(load.decode_context, load.pairs)))
         if load.n_sampled:
             kernels.append(("head", self._head(load.n_sampled)))
         if self.speculator is not None:
-            kernels += [("drafting", one) for one in _drafting(self, self.speculator, load.n_drafting, load.decode_context)]
+            kernels += [("drafting", one) for one in _drafting(self, self.speculator, load.n_decodes, load.decode_context)]
             kernels += [("drafting", one) for one in self._draft_prefill(load.prefill_tokens)]
         parts = list(_lines(kernels))
         n_late = sum(start > 0 for _, start, _ in load.chunks)
@@ -221,7 +229,7 @@ class StepCost:
         gpu_s = sum(part.seconds for part in parts)
         host_s = self._host_fixed_s + calibration.host_per_request_s * (load.n_decodes + len(load.chunks))
         if self.speculator is not None:
-            host_s += self.speculator.drafter.host_s_per_request * load.n_drafting
+            host_s += self.speculator.drafter.host_s_per_request * load.n_decodes
         seconds = max(gpu_s, host_s) if calibration.is_host_overlapped else gpu_s + host_s
         peak_s = sum(kernel.peak_s for _, kernel in kernels)
         return StepBill(seconds, gpu_s, host_s, tuple(parts), load, peak_s, self.gpu.bandwidth)
@@ -390,13 +398,15 @@ class StepCost:
 
 def load_of(plan: StepPlan) -> StepLoad:
     """What of a plan the price depends on."""
-    n = len(plan.decodes)
+    keys = [(sequence.computed + 1, 1) for sequence in plan.decodes]
+    keys += [(verify.sequence.computed + verify.n_tokens, verify.n_tokens) for verify in plan.verifies]
     return StepLoad(
         chunks=tuple((chunk.n_tokens, chunk.start, chunk.is_last) for chunk in plan.chunks),
-        n_decodes=n,
-        decode_tokens=n,
-        decode_context=sum(sequence.computed for sequence in plan.decodes) + n,
-        n_drafting=n,
+        n_decodes=len(keys),
+        decode_tokens=sum(n for _, n in keys),
+        decode_context=sum(seen for seen, _ in keys),
+        decode_pairs=float(sum(seen * n for seen, n in keys)),
+        padding=plan.padding,
     )
 
 

@@ -4,8 +4,8 @@ A request: [wait for memory] -> prefill queue -> prefill -> transfer -> decode. 
 are asked for one token; a decode engine never sees a prompt. Blocks of a prompt are given back when its last byte has arrived.
 
 Two ways are told apart. Allocated first (Dynamo-like): a decode engine sets memory aside before the prefill may begin, so a
-full decode pool holds prefills back; the cache then goes straight there. Through a store (Mooncake-like): chunks are streamed to
-host memory as they are computed, which frees the prefill engine at once; the decode engine loads them when it has room.
+full decode pool holds prefills back; the cache then goes straight there. Through a store (Mooncake-like): chunks are streamed
+to host memory as they are computed, which frees the prefill engine at once; the decode engine loads them when it has room.
 
 Memory on the decode side is reserved to completion, so nothing is ever evicted there. Prefix caches are left out.
 """

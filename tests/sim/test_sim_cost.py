@@ -13,7 +13,7 @@ from longbench_sched.sim.cost import Parallel, StepCost, StepLoad, load_of
 from longbench_sched.sim.hardware import GPUS, Gpu, find_gpu
 from longbench_sched.sim.models import MODELS, Experts, find_model, quantized
 from longbench_sched.sim.speculation import find_speculator
-from longbench_sched.sim.state import Chunk, Sequence, StepPlan
+from longbench_sched.sim.state import Chunk, Sequence, StepPlan, Verify
 
 COST = StepCost(H200, QWEN)
 
@@ -154,7 +154,15 @@ loads = st.builds(
         st.builds(lambda context: Sequence(1, context, 9, 0.0, computed=context, generated=1), st.integers(1, 90_000)),
         max_size=70,
     ),
-)
+    verifies=st.lists(
+        st.builds(
+            lambda context, k, tree: Verify(Sequence(2, context, 9, 0.0, computed=context, generated=1), k, max(1 + k, tree)),
+            st.integers(1, 90_000), st.integers(1, 5), st.sampled_from([0, 64]),
+        ),
+        max_size=5,
+    ),
+    padding=st.sampled_from([0, 7]),
+)  # fmt: skip
 COSTS = {
     "dense": COST,
     "serial host": StepCost(H200, QWEN, Calibration(is_host_overlapped=False, chunk_penalty_s=0.01, tile_tokens=64)),

@@ -25,9 +25,9 @@ def speculator(method: str, **wish) -> Speculator:
     return find_speculator(method, LLAMA, Wish(draft_model=SMALL, **wish))
 
 
-def decoding(n: int, context: int, speculator: Speculator | None = None, accepted: bool = True) -> StepLoad:
+def decoding(n: int, context: int, speculator: Speculator | None = None) -> StepLoad:
     tokens = n * (speculator.verify_tokens if speculator else 1)
-    return StepLoad((), n, tokens, n * context, n if speculator else 0)
+    return StepLoad((), n, tokens, n * context)
 
 
 @pytest.mark.parametrize(
