@@ -45,7 +45,7 @@ class RecordTable:
     ints: name -> array('q') or any int64 buffer, shape (n,), NONE where null.
     texts: name -> n values, None where null.
     offsets: int64, shape (n + 1,): row i owns lists[...][offsets[i]:offsets[i + 1]].
-    lists: name -> int64 buffer, shape (offsets[-1],); chunk_tokens holds UNKNOWN_TOKENS (-1) where unknown.
+    lists: name -> int64 buffer (tokens also int32), shape (offsets[-1],); chunk_tokens holds UNKNOWN_TOKENS (-1) where unknown.
     marks: n tuples of marks.
     """
 

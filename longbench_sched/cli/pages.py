@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longbench_sched.cli import output
-from longbench_sched.cli.exports import Export
+from longbench_sched.cli.exports import Export, uses_stdout
 
 if TYPE_CHECKING:
     from longbench_sched.metrics.stat import Summary
@@ -22,7 +22,7 @@ def summaries_of(names: Sequence[str], folder: str, goodput: Sequence[str] | Non
     from longbench_sched.store.catalogue import find_run, read_stored
 
     slo = Slo.parse(goodput) if goodput else None
-    return [summarize(read_stored(find_run(name, Path(folder))), slo) for name in names]
+    return [summarize(read_stored(find_run(name, Path(folder)), with_lateness=False), slo) for name in names]
 
 
 def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = None) -> None:
@@ -32,6 +32,17 @@ def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = N
 
     columns, colour = output.columns(sys.stdout), output.wants_colour(sys.stdout)
     output.emit(terminal.render(build_page(summaries, files), columns=columns, colour=colour))
+
+
+def say_page(page: Page, exports: Sequence[Export]) -> None:
+    """Print a page that was built and write it to every opened place. Raises StoreError, UsageError."""
+    from longbench_sched.report import terminal
+
+    if not uses_stdout([export.name for export in exports]):
+        columns, colour = output.columns(sys.stdout), output.wants_colour(sys.stdout)
+        output.emit(terminal.render(page, columns=columns, colour=colour))
+    for export in exports:
+        export.write(_renderers()[export.format](page))
 
 
 def write_exports(summaries: Sequence[Summary], exports: Sequence[Export], files: Mapping[str, str] | None = None) -> None:
@@ -47,7 +58,7 @@ def write_exports(summaries: Sequence[Summary], exports: Sequence[Export], files
 
 def _renderers() -> dict[str, Callable[[Page], str | bytes]]:
     """Format -> what makes it; the names are those of `exports.FORMATS`."""
-    from longbench_sched.report import csv, machine, markdown, parquet, terminal
+    from longbench_sched.report import csv, junit, machine, markdown, parquet, terminal
 
     return {
         "markdown": markdown.render,
@@ -55,4 +66,5 @@ def _renderers() -> dict[str, Callable[[Page], str | bytes]]:
         "json": machine.render,
         "parquet": parquet.render,
         "text": terminal.render,
+        "junit": junit.render,
     }

@@ -7,10 +7,8 @@ above 2 % means that stamps or rows are wrong, not that the engine is odd.
 
 from __future__ import annotations
 
-import numpy as np
-
 from longbench_sched.metrics import latency, window
-from longbench_sched.metrics.columns import Columns, Mask, Samples, gaps_ns, sum_rows
+from longbench_sched.metrics.columns import Columns, Mask, Samples, sum_rows
 from longbench_sched.metrics.window import Flight
 from longbench_sched.run import NONE, RunMeta
 from longbench_sched.slo import Slo
@@ -51,13 +49,11 @@ def impossible(columns: Columns) -> dict[str, int]:
     sent, end, body_sent = (columns.ints(name) for name in ("sent_ns", "end_ns", "body_sent_ns"))
     rows = columns.measured & (sent != NONE)
     has = rows & (columns.n_chunks > 0)
-    gaps, _ = gaps_ns(columns.chunk_at_ns, columns.n_chunks)
-    backwards = sum_rows(gaps < 0, np.maximum(columns.n_chunks - 1, 0)) > 0
     speed, prefill = latency.output_speed(columns, Slo()), latency.prefill_rate(columns, Slo())
     found = {
         "token-before-send": has & (columns.first_ns <= sent),
         "token-after-end": has & (end != NONE) & (columns.last_ns > end),
-        "chunks-out-of-order": rows & backwards,
+        "chunks-out-of-order": rows & columns.disordered,
         "end-before-send": rows & (end != NONE) & (end < sent),
         "upload-below-zero": rows & (body_sent != NONE) & (body_sent < sent),
         "tokens-without-event": columns.ok & (columns.n_chunks == 0) & (columns.output_tokens > 0),

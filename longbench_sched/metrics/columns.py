@@ -4,13 +4,18 @@ The arrays are views of the record table wherever its buffers allow. Rows keep t
 `due_order` is how statistics that care about time walk through them. Integer columns hold `run.NONE` where nothing is known;
 every function here goes through a mask, so that NONE never becomes a number.
 
-Nothing loops over rows or tokens in Python: a million requests of a hundred chunks must be readable in a minute.
+Nothing loops over rows or tokens in Python: a million requests of a hundred chunks must be readable in a minute. What looks at
+every chunk takes some whole rows at a time (`blocks`), so that what it makes on the way stays in the processor's cache and a
+hundred million chunks need little memory beside their stamps. What several figures need is worked out `once`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+import operator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +26,9 @@ from longbench_sched.run import NONE, RecordTable, Run
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+T = TypeVar("T")
+
+_BLOCK = 1 << 18  # chunks; a few arrays of them fit in a core's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Columns:
     timeout: Mask
     offsets: Ints  # shape (n + 1,)
     chunk_at_ns: Ints
-    chunk_tokens: Ints  # UNKNOWN_TOKENS where unknown
+    chunk_tokens: NDArray[Any]  # of any integer type; UNKNOWN_TOKENS where unknown
     n_chunks: Ints
     first_ns: Ints  # first token-bearing event, NONE without one
     last_ns: Ints
@@ -45,6 +53,8 @@ class Columns:
     output_tokens: Ints  # the server's count, else shown_tokens; never what was asked
     prompt_tokens: Ints  # the server's count, else the planned length
     due_order: Ints  # row numbers in due order; ties by send, then by index
+    is_unpacked: bool  # every chunk after a row's first holds one token: gaps between chunks are gaps between tokens
+    known: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)  # see `once`
 
     @classmethod
     def of(cls, run: Run) -> Columns:
@@ -55,17 +65,17 @@ class Columns:
         measured = equals(table.texts["phase"], "measured", n)
         timeout = measured & equals(status, Status.TIMEOUT, n)
         offsets = as_ints(table.offsets)
-        chunk_at_ns, chunk_tokens = as_ints(table.lists["chunk_at_ns"]), as_ints(table.lists["chunk_tokens"])
+        chunk_at_ns, chunk_tokens = as_ints(table.lists["chunk_at_ns"]), np.asarray(table.lists["chunk_tokens"])
         n_chunks = np.diff(offsets)
         has = n_chunks > 0
         first_ns, last_ns, first_tokens = np.full(n, NONE), np.full(n, NONE), np.full(n, NONE)
         first_ns[has] = chunk_at_ns[offsets[:-1][has]]
         last_ns[has] = chunk_at_ns[offsets[1:][has] - 1]
         first_tokens[has] = chunk_tokens[offsets[:-1][has]]
+        n_not_one = int(np.count_nonzero(chunk_tokens != 1)) - int(np.count_nonzero(first_tokens[has] != 1))
         first_tokens[first_tokens == UNKNOWN_TOKENS] = NONE
-        sums = sum_rows(chunk_tokens, n_chunks)
         complete = has & (sum_rows(chunk_tokens == UNKNOWN_TOKENS, n_chunks) == 0)
-        shown = np.where(complete, sums, NONE)
+        shown = np.where(complete, sum_rows(chunk_tokens, n_chunks), NONE)
         served, planned = as_ints(table.ints["prompt_tokens"]), as_ints(table.ints["isl"])
         counted = as_ints(table.ints["output_tokens"])
         due, sent, index = (as_ints(table.ints[name]) for name in ("due_ns", "sent_ns", "index"))
@@ -88,7 +98,38 @@ class Columns:
             output_tokens=np.where(counted != NONE, counted, shown),
             prompt_tokens=np.where(served != NONE, served, planned),
             due_order=np.lexsort((index, sent, due)),
+            is_unpacked=n_not_one == 0,
         )
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What `compute` gives, worked out the first time that it is asked for."""
+        if key not in self.known:
+            self.known[key] = compute()
+        value: T = self.known[key]
+        return value
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Some whole rows at a time, with their chunks: (rows, chunks)."""
+        first = 0
+        while first < self.n:
+            reached = int(np.searchsorted(self.offsets, self.offsets[first] + _BLOCK, side="right")) - 1
+            last = min(max(reached, first + 1), self.n)
+            yield slice(first, last), slice(int(self.offsets[first]), int(self.offsets[last]))
+            first = last
+
+    @property
+    def disordered(self) -> Mask:
+        """Rows whose chunks are not in the order of time: an impossible run."""
+        return self.once("disordered", self._find_disordered)
+
+    def _find_disordered(self) -> Mask:
+        found = np.zeros(self.n, dtype=np.bool_)
+        for rows, chunks in self.blocks():
+            counts = self.n_chunks[rows]
+            gaps, _ = gaps_ns(self.chunk_at_ns[chunks], counts)
+            if len(gaps) and gaps.min() < 0:
+                found[rows] = sum_rows(gaps < 0, np.maximum(counts - 1, 0)) > 0
+        return found
 
     def ints(self, name: str) -> Ints:
         """An integer column, NONE where null."""
@@ -139,7 +180,7 @@ def as_ints(values: Sequence[int]) -> Ints:
 
 def equals(texts: Sequence[str | None], wanted: str, n: int) -> Mask:
     """Which texts are the wanted one."""
-    return np.fromiter((text == wanted for text in texts), dtype=np.bool_, count=n)
+    return np.fromiter(map(operator.eq, texts, itertools.repeat(wanted)), dtype=np.bool_, count=n)
 
 
 def sum_rows(values: NDArray[np.generic], counts: Ints) -> Ints:
@@ -158,10 +199,15 @@ def add_rows(values: NDArray[np.generic], counts: Ints) -> Floats:
 
 def _reduce(values: NDArray[np.generic], counts: Ints, into: NDArray[np.int64] | NDArray[np.float64]) -> None:
     # reduceat gives the next row's first value for an empty row, so empty rows must not be asked for.
-    filled = counts > 0
-    if filled.any():
-        starts = np.cumsum(counts) - counts
-        into[filled] = np.add.reduceat(values, starts[filled], dtype=into.dtype)
+    filled = np.flatnonzero(counts > 0)
+    starts = (np.cumsum(counts) - counts)[filled]
+    first = 0
+    while first < len(filled):  # in parts: a change of type inside reduceat costs far more than one before it
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + _BLOCK)))
+        end = int(starts[last]) if last < len(filled) else len(values)
+        part = values[starts[first] : end].astype(into.dtype, copy=False)
+        into[filled[first:last]] = np.add.reduceat(part, starts[first:last] - starts[first])
+        first = last
 
 
 def gap_mask(counts: Ints) -> Mask:

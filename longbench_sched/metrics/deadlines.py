@@ -22,32 +22,41 @@ from longbench_sched.slo import Slo
 
 def count(columns: Columns, slo: Slo) -> tuple[Ints, Ints]:
     """Missed and total deadlines of each row; total 0 where undefined (no limits, no tokens, unknown counts)."""
-    zeros = np.zeros(columns.n, dtype=np.int64)
+    return columns.once(("deadlines", slo), lambda: _count(columns, slo))
+
+
+def _count(columns: Columns, slo: Slo) -> tuple[Ints, Ints]:
+    missed, total = np.zeros(columns.n, dtype=np.int64), np.zeros(columns.n, dtype=np.int64)
     pace_s = slo.tpot_s if slo.tpot_s is not None else slo.itl_s
     sent_ns = columns.ints("sent_ns")
     defined = (columns.shown_tokens != NONE) & (sent_ns != NONE)
     if slo.ttft_s is None or pace_s is None or not defined.any():
-        return zeros, zeros
+        return missed, total
     pace_ns = max(1, round(pace_s / columns.scale_s))
     first_due_ns = round(slo.ttft_s / columns.scale_s)
+    for rows, chunks in columns.blocks():
+        judged = defined[rows]
+        keep = np.repeat(judged, columns.n_chunks[rows])
+        counts = np.where(judged, columns.n_chunks[rows], 0)
+        # Everything is relative to the first deadline of the row: small numbers, and the row's own start is 0.
+        start_ns = np.repeat(sent_ns[rows][judged] + first_due_ns, counts[judged])
+        after_ns = columns.chunk_at_ns[chunks][keep] - start_ns
+        missed[rows], total[rows] = _count_rows(after_ns, columns.chunk_tokens[chunks][keep], counts, pace_ns)
+    return missed, total
 
-    keep = np.repeat(defined, columns.n_chunks)
-    counts = np.where(defined, columns.n_chunks, 0)
-    tokens = columns.chunk_tokens[keep]
-    # Everything is relative to the first deadline of the row: small numbers, and the row's own start is 0.
-    start_ns = np.repeat(sent_ns[defined] + first_due_ns, counts[defined])
-    token_number = _running_number(tokens, counts)
-    advance_ns = (columns.chunk_at_ns[keep] - start_ns) - token_number * pace_ns
+
+def _count_rows(after_ns: Ints, tokens: Ints, counts: Ints, pace_ns: int) -> tuple[Ints, Ints]:
+    """Missed and total deadlines of rows whose chunks came so long after their first deadline."""
+    advance_ns = after_ns - _running_number(tokens, counts) * pace_ns
     late_ns = advance_ns - _greatest_before(advance_ns, counts)
-    missed_at = np.where(late_ns > 0, late_ns // pace_ns + 1, 0)
-    missed = sum_rows(missed_at, counts)
-    met = sum_rows(tokens, counts) - sum_rows(late_ns > 0, counts)
-    return missed, np.where(defined, missed + met, 0)
+    is_late = late_ns > 0
+    missed = sum_rows(np.where(is_late, late_ns // pace_ns + 1, 0), counts)
+    return missed, missed + sum_rows(tokens, counts) - sum_rows(is_late, counts)
 
 
 def _running_number(tokens: Ints, counts: Ints) -> Ints:
     """The number of tokens of the row that came in chunks before this one."""
-    before: Ints = np.cumsum(tokens) - tokens
+    before: Ints = np.cumsum(tokens, dtype=np.int64) - tokens
     filled = counts > 0
     starts = (np.cumsum(counts) - counts)[filled]
     result: Ints = before - np.repeat(before[starts], counts[filled])

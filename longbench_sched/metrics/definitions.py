@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longbench_sched.metrics import latency, rates
-from longbench_sched.metrics.columns import Columns, Samples
+from longbench_sched.metrics.columns import Columns, Mask, Samples
 from longbench_sched.metrics.rates import Figure, Scene
 from longbench_sched.slo import Slo
 
@@ -32,6 +32,13 @@ class Definition:
     over: Over = "ok"  # whose values count: successes, every request that was sent, failures
     is_adjusted: bool = False  # error-adjusted percentiles are given
     bound_from: str | None = None  # a timeout's value is at least its end less this column
+    compute_rows: Callable[[Columns, Slo, Mask], Samples] | None = None  # of some rows alone, where a row has many values
+
+    def of_rows(self, columns: Columns, slo: Slo, rows: Mask) -> Samples:
+        """Its values in these rows. A metric with one value a row is computed once for all of them."""
+        if self.compute_rows is not None:
+            return self.compute_rows(columns, slo, rows)
+        return columns.once((self.name, slo), lambda: self.compute(columns, slo)).within(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +70,8 @@ _ALL = (
     ),
     Definition("ttfa", "TTFA", "s", "lower", "request", latency.ttfa_s, bound_from="sent_ns", is_adjusted=True),
     Definition("tpot", "TPOT", "s", "lower", "request", latency.tpot_s, is_adjusted=True),
-    Definition("itl", "ITL", "s", "lower", "token", latency.itl_s),
-    Definition("icg", "ICG", "s", "lower", "gap", latency.icg_s),
+    Definition("itl", "ITL", "s", "lower", "token", latency.itl_s, compute_rows=latency.itl_of_rows),
+    Definition("icg", "ICG", "s", "lower", "gap", latency.icg_s, compute_rows=latency.icg_of_rows),
     Definition("e2e", "E2E", "s", "lower", "request", latency.e2e_s, bound_from="sent_ns", is_adjusted=True),
     Definition("normalised_latency", "Latency/token", "s", "lower", "request", latency.normalised_latency_s, is_adjusted=True),
     Definition("stream_end", "Stream end", "s", "lower", "request", latency.stream_end_s),

@@ -217,10 +217,13 @@ def _sources(columns: Columns) -> dict[str, dict[str, int]]:
     """Where the counts of successes came from: how many requests by source, "none" where there is no count."""
     rows = np.flatnonzero(columns.ok).tolist()
     names = ("prompt_token_source", "output_token_source", "chunk_token_source", "cached_token_source")
-    return {name: dict(Counter(columns.texts(name)[row] or "none" for row in rows)) for name in names}
+    counts = {name: Counter(map(columns.texts(name).__getitem__, rows)) for name in names}
+    return {name: {source or "none": n for source, n in counts[name].items()} for name in names}
 
 
 def _row_marks(columns: Columns) -> dict[str, int]:
     """How many measured requests carry each mark."""
+    if not any(columns.table.marks):
+        return {}
     rows = np.flatnonzero(columns.measured).tolist()
     return dict(Counter(mark for row in rows for mark in columns.table.marks[row]))

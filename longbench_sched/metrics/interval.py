@@ -16,16 +16,19 @@ These intervals say how sure this run's figure is, not how runs differ from each
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from longbench_sched.metrics.columns import Columns, Floats, Samples, add_rows
-from longbench_sched.metrics.distribution import percentiles
+from longbench_sched.metrics.distribution import Ordered, percentiles
 
 LEVEL = 0.95
 DRAWS = 1000
 MIN_N = 8  # requests; with fewer there is no interval
 _MAX_BLOCKS = 500  # more add cost, not certainty
+_FIRST_LAGS, _LONG = 32, 10_000
 
 
 def block_length(series: Floats) -> int:
@@ -38,14 +41,16 @@ def block_length(series: Floats) -> int:
         return 1
     quiet = max(5, math.ceil(math.sqrt(math.log10(n))))
     lags = min(n - 1, math.ceil(math.sqrt(n)) + quiet)
-    spectrum = np.fft.rfft(centred, 1 << (n + lags).bit_length())
-    covariance = np.fft.irfft(np.abs(spectrum) ** 2)[: lags + 1] / n
-    small = np.abs(covariance[1:]) < 2 * math.sqrt(math.log10(n) / n) * covariance[0]
-    # The first lag after which `quiet` lags in a row are negligible; if none, the last one that is not.
-    run = np.convolve(small, np.ones(quiet, dtype=np.int64), "valid") if len(small) >= quiet else np.zeros(0)
-    starts = np.flatnonzero(run == quiet)
-    last = np.flatnonzero(~small)
-    m = int(starts[0]) if len(starts) else int(last[-1]) + 1 if len(last) else 0
+    limit = 2 * math.sqrt(math.log10(n) / n)
+    # A long series usually forgets within a few lags, and then a transform over all of it is not needed.
+    covariance = _autocovariance(centred, min(_FIRST_LAGS, lags))
+    m = _last_lag(covariance, limit, quiet)
+    if m is None or 2 * m >= len(covariance):
+        covariance = _autocovariance(centred, lags)
+        m = _last_lag(covariance, limit, quiet)
+    if m is None:
+        not_small = np.flatnonzero(np.abs(covariance[1:]) >= limit * covariance[0])
+        m = int(not_small[-1]) + 1 if len(not_small) else 0
     if m == 0:
         return 1
     m = min(2 * m, lags)
@@ -57,6 +62,26 @@ def block_length(series: Floats) -> int:
         return 1
     length = math.cbrt(2 * g * g / (4 / 3 * long_run**2) * n)
     return max(1, min(math.ceil(length), math.ceil(min(3 * math.sqrt(n), n / 3))))
+
+
+def _last_lag(covariance: Floats, limit: float, quiet: int) -> int | None:
+    """The first lag after which `quiet` lags in a row are negligible; None if there is none."""
+    small = np.abs(covariance[1:]) < limit * covariance[0]
+    if len(small) < quiet:
+        return None
+    starts = np.flatnonzero(np.convolve(small, np.ones(quiet, dtype=np.int64), "valid") == quiet)
+    return int(starts[0]) if len(starts) else None
+
+
+def _autocovariance(centred: Floats, lags: int) -> Floats:
+    """The autocovariance at lags 0 to `lags`, directly where they are few for the length, else by a Fourier transform."""
+    n = len(centred)
+    if lags <= _FIRST_LAGS and n > _LONG:
+        # Not `@`: for long series that starts threads, which wait for each other on a busy machine.
+        return np.array([np.einsum("i,i", centred[lag:], centred[: n - lag]) for lag in range(lags + 1)]) / n
+    spectrum = np.fft.rfft(centred, 1 << (n + lags).bit_length())
+    covariance: Floats = np.fft.irfft(np.abs(spectrum) ** 2)[: lags + 1] / n
+    return covariance
 
 
 def ratio_deviation(numerator: Floats, denominator: Floats, seed: int) -> tuple[float, float]:
@@ -87,8 +112,8 @@ def _block_sums(series: Floats, length: int) -> Floats:
 
 def mean_interval(columns: Columns, samples: Samples, seed: int) -> tuple[float, float] | None:
     """95 % interval of the mean; None with too few requests."""
-    weights = np.ones(len(samples.values)) if samples.weights is None else samples.weights
-    sums, counts = _in_due_order(columns, samples, np.multiply(samples.values, weights, dtype=np.float64))
+    weighted = samples.values if samples.weights is None else samples.values * samples.weights
+    sums, counts = _in_due_order(columns, samples, weighted)
     if len(sums) < MIN_N:
         return None
     centre = float(sums.sum() / counts.sum())
@@ -97,11 +122,11 @@ def mean_interval(columns: Columns, samples: Samples, seed: int) -> tuple[float,
 
 
 def median_interval(
-    columns: Columns, samples: Samples, ordered: Samples, median: float, seed: int
+    columns: Columns, samples: Samples, ordered: Samples | Ordered, median: float, seed: int
 ) -> tuple[float, float] | None:
-    """95 % interval of the median; None with too few requests. `ordered` are the same samples in ascending order."""
-    weights = np.ones(len(samples.values)) if samples.weights is None else samples.weights
-    at_or_below, counts = _in_due_order(columns, samples, np.where(samples.values <= median, weights, 0.0))
+    """95 % interval of the median; None with too few requests. `ordered` are the same samples, as percentiles want them."""
+    is_below = samples.values <= median
+    at_or_below, counts = _in_due_order(columns, samples, is_below if samples.weights is None else is_below * samples.weights)
     if len(counts) < MIN_N:
         return None
     below, above = ratio_deviation(at_or_below, counts, seed)
@@ -109,7 +134,7 @@ def median_interval(
     return min(low, median), max(high, median)
 
 
-def _in_due_order(columns: Columns, samples: Samples, values: Floats) -> tuple[Floats, Floats]:
+def _in_due_order(columns: Columns, samples: Samples, values: NDArray[Any]) -> tuple[Floats, Floats]:
     """Sums of `values` and total weights of the rows that have samples, in due order."""
     sums = add_rows(values, samples.counts)[columns.due_order]
     weights = samples.counts if samples.weights is None else add_rows(samples.weights, samples.counts)

@@ -102,8 +102,21 @@ def output_speed(columns: Columns, slo: Slo) -> Samples:
 
 def icg_s(columns: Columns, slo: Slo) -> Samples:
     """Inter-chunk gap: time between neighbouring token-bearing events of a request, as measured."""
-    gaps, _ = gaps_ns(columns.chunk_at_ns, columns.n_chunks)
-    return Samples(columns.seconds(gaps), np.maximum(columns.n_chunks - 1, 0))
+    return icg_of_rows(columns, slo, np.ones(columns.n, dtype=np.bool_))
+
+
+def icg_of_rows(columns: Columns, slo: Slo, rows: Mask) -> Samples:
+    """ICG of these rows alone: nothing is made for the others."""
+    n_gaps = np.where(rows, np.maximum(columns.n_chunks - 1, 0), 0)
+    values = np.empty(int(n_gaps.sum()))
+    filled = 0
+    for block, chunks in columns.blocks():
+        counts = columns.n_chunks[block]
+        wanted = (np.repeat(rows[block], counts) & gap_mask(counts))[1:]
+        gaps = np.diff(columns.chunk_at_ns[chunks])[wanted]
+        np.multiply(gaps, columns.scale_s, out=values[filled : filled + len(gaps)])
+        filled += len(gaps)
+    return Samples(values, n_gaps)
 
 
 def itl_s(columns: Columns, slo: Slo) -> Samples:
@@ -112,18 +125,32 @@ def itl_s(columns: Columns, slo: Slo) -> Samples:
     The k tokens took that gap together; one real gap and k - 1 zeros would halve the median and keep the tail. Gaps before
     chunks of unknown count are absent. A chunk known to hold no token passes its time on to the next one.
     """
-    at_ns, tokens, counts = columns.chunk_at_ns, columns.chunk_tokens, columns.n_chunks
+    return itl_of_rows(columns, slo, np.ones(columns.n, dtype=np.bool_))
+
+
+def itl_of_rows(columns: Columns, slo: Slo, rows: Mask) -> Samples:
+    """ITL of these rows alone: nothing is made for the others."""
+    if columns.is_unpacked:
+        return icg_of_rows(columns, slo, rows)
+    n_values, values, weights = np.zeros(columns.n, dtype=np.int64), [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
+    for block, chunks in columns.blocks():
+        kept = np.repeat(rows[block], columns.n_chunks[block])
+        at_ns, tokens = columns.chunk_at_ns[chunks][kept], columns.chunk_tokens[chunks][kept].astype(np.int64)
+        spread_ns, k, n_values[block] = _spread_gaps(at_ns, tokens, np.where(rows[block], columns.n_chunks[block], 0))
+        values.append(columns.seconds(spread_ns) / k)
+        weights.append(k)
+    return Samples(np.concatenate(values), n_values, np.concatenate(weights))
+
+
+def _spread_gaps(at_ns: Ints, tokens: Ints, counts: Ints) -> tuple[Ints, Ints, Ints]:
+    """Gaps before the chunks whose tokens are known, how many tokens took each, and how many such chunks a row has."""
     if (tokens == 0).any():
         keep = (tokens != 0) | ~gap_mask(counts)
         at_ns, tokens, counts = at_ns[keep], tokens[keep], sum_rows(keep, counts)
     gaps, has_gap = gaps_ns(at_ns, counts)
     k = tokens[has_gap]
-    n_gaps = np.maximum(counts - 1, 0)
-    if not len(k) or (k == 1).all():
-        return Samples(columns.seconds(gaps), n_gaps)
     known = k > 0
-    weights = k[known]
-    return Samples(columns.seconds(gaps[known]) / weights, sum_rows(known, n_gaps), weights)
+    return gaps[known], k[known], sum_rows(known, np.maximum(counts - 1, 0))
 
 
 def normalised_latency_s(columns: Columns, slo: Slo) -> Samples:

@@ -8,7 +8,7 @@ requests produced is only in the figures named `..._all`. The shares are over re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Scene:
     rows: Mask
     due: Mask
     seed: int
+    outputs: dict[bool, Flow] = field(default_factory=dict, compare=False, repr=False)  # known already; see `_outputs`
 
     @property
     def over_s(self) -> float | None:
@@ -49,70 +50,114 @@ class Figure:
     interval: tuple[float, float] | None = None
 
 
-def _per_second(scene: Scene, at_ns: Ints, amount: Floats) -> Figure:
-    """The sum of amounts at instants inside the window, per second; an interval in a steady window."""
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """How much came inside a window; in a steady window also in each of its equal slices, (slices,)."""
+
+    total: float
+    slices: Floats | None = None
+
+    def __add__(self, other: Flow) -> Flow:
+        both = self.slices is not None and other.slices is not None
+        return Flow(self.total + other.total, self.slices + other.slices if both else None)  # type: ignore[operator]  # both are
+
+
+def _nothing(span: Span) -> Flow:
+    # Over the whole run the slices would show ramp and drain, not chance.
+    return Flow(0.0, np.zeros(_SLICES) if span.name == "steady" else None)
+
+
+def _flow(span: Span, at_ns: Ints, amount: Floats) -> Flow:
+    """Amounts at instants inside the window."""
+    inside = span.holds(at_ns)
+    at_ns, amount = at_ns[inside], amount[inside]
+    total = float(amount.sum())
+    if span.name != "steady":
+        return Flow(total)
+    slices = np.minimum((at_ns - span.from_ns) * _SLICES // span.length_ns, _SLICES - 1)
+    return Flow(total, np.bincount(slices, amount, minlength=_SLICES).astype(np.float64))
+
+
+def _per_second(scene: Scene, flow: Callable[[Span], Flow]) -> Figure:
+    """What flows in the window per second; an interval in a steady window."""
     if scene.span is None or scene.over_s is None:
         return Figure(None)
-    inside = scene.span.holds(at_ns)
-    total = float(amount[inside].sum())
-    value = total / scene.over_s
+    came = flow(scene.span)
+    value = came.total / scene.over_s
     interval = None
-    # Over the whole run the slices would show ramp and drain, not chance.
-    if scene.span.name == "steady" and total > 0:
-        edges = np.linspace(scene.span.from_ns, scene.span.to_ns, _SLICES + 1)
-        sums, _ = np.histogram(at_ns[inside], edges, weights=amount[inside])
-        below, above = ratio_deviation(sums, np.full(_SLICES, scene.over_s / _SLICES), scene.seed)
+    if came.slices is not None and came.total > 0:
+        below, above = ratio_deviation(came.slices, np.full(_SLICES, scene.over_s / _SLICES), scene.seed)
         interval = (max(0.0, value + below), value + above)
-    return Figure(value, round(total), scene.over_s, interval)
+    return Figure(value, round(came.total), scene.over_s, interval)
 
 
-def _output_tokens(scene: Scene, rows: Mask) -> tuple[Ints, Floats]:
-    """Instants and tokens of the chunks of these rows. Each row's chunks add up to its output tokens.
+def _outputs(scene: Scene, span: Span, *, ok: bool) -> Flow:
+    """Output tokens of the section's requests, those that succeeded or the others, by when their chunks came.
 
-    Where the chunks' own counts are unknown (usage only at the end) the row's tokens are spread evenly over its chunks.
+    Each row's chunks add up to its output tokens. Where the chunks' own counts are unknown (usage only at the end) the row's
+    tokens are spread evenly over its chunks.
     """
+    if ok not in scene.outputs:
+        scene.outputs[ok] = _count_outputs(scene, span, ok)
+    return scene.outputs[ok]
+
+
+def _count_outputs(scene: Scene, span: Span, ok: bool) -> Flow:
     columns = scene.columns
-    rows = rows & (columns.output_tokens != NONE) & (columns.n_chunks > 0)
-    keep = np.repeat(rows, columns.n_chunks)
-    counts = columns.n_chunks[rows]
-    shown = columns.shown_tokens[rows]
-    known = shown > 0
-    each = np.where(np.repeat(known, counts), columns.chunk_tokens[keep], 1)
-    share = columns.output_tokens[rows] / np.where(known, shown, counts)
-    return columns.chunk_at_ns[keep], each * np.repeat(share, counts)
+    rows = scene.rows & (columns.ok if ok else ~columns.ok) & (columns.output_tokens != NONE) & (columns.n_chunks > 0)
+    flow = _nothing(span)
+    if flow.slices is None:
+        # What came inside from first to last need not be looked at chunk by chunk.
+        inside = rows & (columns.first_ns > span.from_ns) & (columns.last_ns <= span.to_ns) & ~columns.disordered
+        flow = Flow(float(columns.output_tokens[inside].sum()))
+        rows &= ~inside
+        if not rows.any():
+            return flow
+    for block, chunks in columns.blocks():
+        wanted = rows[block]
+        keep = np.repeat(wanted, columns.n_chunks[block])
+        counts, shown = columns.n_chunks[block][wanted], columns.shown_tokens[block][wanted]
+        known = shown > 0
+        each = np.where(np.repeat(known, counts), columns.chunk_tokens[chunks][keep], 1)
+        share = columns.output_tokens[block][wanted] / np.where(known, shown, counts)
+        flow += _flow(span, columns.chunk_at_ns[chunks][keep], each * np.repeat(share, counts))
+    return flow
+
+
+def _prompts(scene: Scene, span: Span) -> Flow:
+    columns = scene.columns
+    rows = scene.rows & columns.ok & (columns.first_ns != NONE) & (columns.prompt_tokens != NONE)
+    return _flow(span, columns.first_ns[rows], columns.prompt_tokens[rows].astype(np.float64))
+
+
+def _ends(scene: Scene, span: Span, rows: Mask) -> Flow:
+    return _flow(span, scene.columns.last_ns[rows], np.ones(int(rows.sum())))
 
 
 def output_throughput(scene: Scene) -> Figure:
     """Output tokens of successes per second."""
-    return _per_second(scene, *_output_tokens(scene, scene.rows & scene.columns.ok))
+    return _per_second(scene, lambda span: _outputs(scene, span, ok=True))
 
 
 def output_throughput_all(scene: Scene) -> Figure:
     """Output tokens of all attempts per second: what the server produced, useful or not."""
-    return _per_second(scene, *_output_tokens(scene, scene.rows))
-
-
-def _prompts(scene: Scene) -> tuple[Ints, Floats]:
-    columns = scene.columns
-    rows = scene.rows & columns.ok & (columns.first_ns != NONE) & (columns.prompt_tokens != NONE)
-    return columns.first_ns[rows], columns.prompt_tokens[rows].astype(np.float64)
+    return _per_second(scene, lambda span: _outputs(scene, span, ok=True) + _outputs(scene, span, ok=False))
 
 
 def input_throughput(scene: Scene) -> Figure:
     """Prompt tokens of successes per second, by the server's count; a prompt counts when its first token came."""
-    return _per_second(scene, *_prompts(scene))
+    return _per_second(scene, lambda span: _prompts(scene, span))
 
 
 def total_throughput(scene: Scene) -> Figure:
     """Input and output tokens of successes per second."""
-    (prompt_at, prompts), (output_at, outputs) = _prompts(scene), _output_tokens(scene, scene.rows & scene.columns.ok)
-    return _per_second(scene, np.concatenate([prompt_at, output_at]), np.concatenate([prompts, outputs]))
+    return _per_second(scene, lambda span: _prompts(scene, span) + _outputs(scene, span, ok=True))
 
 
 def request_rate(scene: Scene) -> Figure:
     """Successes per second; a request counts when its last token came."""
     rows = scene.rows & scene.columns.ok & (scene.columns.last_ns != NONE)
-    return _per_second(scene, scene.columns.last_ns[rows], np.ones(int(rows.sum())))
+    return _per_second(scene, lambda span: _ends(scene, span, rows))
 
 
 def completion_rate(scene: Scene) -> Figure:
@@ -131,6 +176,10 @@ def good(columns: Columns, slo: Slo) -> Mask:
     TPOT and ITL of an answer that came in a single chunk do not exist and cannot be missed. With more chunks but unknown token
     counts they cannot be judged, and the request is not good: nothing is credited that is not known.
     """
+    return columns.once(("good", slo), lambda: _good(columns, slo))
+
+
+def _good(columns: Columns, slo: Slo) -> Mask:
     met = columns.ok.copy()
     judges: dict[str, Callable[[Columns, Slo], Samples]] = {
         "ttft": latency.ttft_s,
@@ -162,7 +211,7 @@ def goodput(scene: Scene) -> Figure:
     if not scene.slo.limits():
         return Figure(None)
     rows = scene.rows & good(scene.columns, scene.slo)
-    return _per_second(scene, scene.columns.last_ns[rows], np.ones(int(rows.sum())))
+    return _per_second(scene, lambda span: _ends(scene, span, rows))
 
 
 def good_share(scene: Scene) -> Figure:

@@ -13,6 +13,7 @@ import numpy as np
 from longbench_sched.metrics import advice, check, distribution, interval, window
 from longbench_sched.metrics.columns import Columns, Mask, Samples, equals
 from longbench_sched.metrics.definitions import DISTRIBUTIONS, RATES, Definition, RateDefinition
+from longbench_sched.metrics.distribution import Ordered
 from longbench_sched.metrics.facts import collect_facts
 from longbench_sched.metrics.rates import Scene
 from longbench_sched.metrics.stat import Outcomes, Rate, ReasonCount, Section, Stat, Summary
@@ -119,18 +120,23 @@ class _Sections:
         scene = Scene(self.columns, self.slo, span, rows, due, self.meta.seed & 0xFFFFFFFF)
         origin_ns = self.meta.measured_from_ns
         from_ns, to_ns = (span.from_ns, span.to_ns) if span else (origin_ns, max(origin_ns, self.meta.measured_to_ns))
+        stats: dict[str, Stat] = {}
+        for metric in DISTRIBUTIONS.values():
+            # With one token a chunk ICG is ITL, and these are the two that cost: there is a value for each token.
+            is_itl = metric.name == "icg" and self.columns.is_unpacked
+            stats[metric.name] = replace(stats["itl"], metric="icg") if is_itl else self._stat(metric, scene)
         return Section(
             window=name,
             from_s=(from_ns - origin_ns) * self.columns.scale_s,
             to_s=(to_ns - origin_ns) * self.columns.scale_s,
-            stats={metric.name: self._stat(metric, scene) for metric in DISTRIBUTIONS.values()},
+            stats=stats,
             rates={metric.name: _rate(metric, scene) for metric in RATES.values()},
         )
 
     def _stat(self, metric: Definition, scene: Scene) -> Stat:
         columns = self.columns
         everyone = {"ok": columns.ok, "failed": columns.failed, "sent": columns.measured}[metric.over]
-        samples = metric.compute(columns, self.slo).within(scene.due & everyone)
+        samples = metric.of_rows(columns, self.slo, scene.due & everyone)
         stat = describe(metric, columns, samples, scene.seed)
         if not metric.is_adjusted:
             return stat
@@ -143,7 +149,7 @@ class _Sections:
         failed = scene.due & columns.failed
         bounds = np.zeros(0)
         if metric.bound_from is not None:
-            known = metric.compute(columns, self.slo)
+            known = metric.of_rows(columns, self.slo, columns.measured)
             values = np.full(columns.n, np.nan)
             values[known.counts > 0] = known.values
             start, end = columns.ints(metric.bound_from), columns.ints("end_ns")
@@ -158,7 +164,9 @@ def describe(metric: Definition, columns: Columns, samples: Samples, seed: int) 
     """The figures of a distribution; all None where there are no values."""
     if not len(samples.values):
         return Stat(metric.name, metric.unit, 0)
-    ordered = distribution.ordered(samples)
+    # Values of requests are few, and their shape is looked at as well.
+    ascending = np.sort(samples.values) if metric.scope == "request" else None
+    ordered = distribution.ordered(samples) if ascending is None else Ordered(ascending, is_sorted=True)
     p50, p90, p95, p99 = distribution.percentiles(ordered, SHARES)
     median = interval.median_interval(columns, samples, ordered, p50, seed)
     mean = interval.mean_interval(columns, samples, seed)
@@ -177,7 +185,7 @@ def describe(metric: Definition, columns: Columns, samples: Samples, seed: int) 
         high=median[1] if median else None,
         mean_low=mean[0] if mean else None,
         mean_high=mean[1] if mean else None,
-        hint=distribution.second_mode(samples.values) if metric.scope == "request" else None,
+        hint=None if ascending is None else distribution.second_mode(ascending, is_sorted=True),
     )
 
 

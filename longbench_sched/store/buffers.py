@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 _Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -24,6 +25,11 @@ def int_array(values: Ints, kind: pa.DataType, null: int | None) -> pa.Array:
     valid = None if null is None else values != null
     narrow = np.ascontiguousarray(values if valid is None else np.where(valid, values, 0), dtype=f"i{kind.bit_width // 8}")
     return _build(kind, len(values), valid, [pa.py_buffer(narrow)])
+
+
+def float_array(values: Floats) -> pa.Array:
+    """An Arrow array of 64-bit floats without nulls."""
+    return _build(pa.float64(), len(values), None, [pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
@@ -46,9 +52,20 @@ def ints_of(column: pa.ChunkedArray, null: int) -> Ints:
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
 
 
+def floats_of(column: pa.ChunkedArray) -> Floats:
+    """The values of a column of 64-bit floats without nulls."""
+    parts = [
+        np.frombuffer(chunk.buffers()[1], np.float64)[chunk.offset : chunk.offset + len(chunk)]
+        for chunk in column.chunks
+        if len(chunk)
+    ]
+    return np.concatenate([np.empty(0, np.float64), *parts])
+
+
 def texts_of(column: pa.ChunkedArray) -> list[str | None]:
-    """The values of a column of text."""
-    return [text for chunk in column.chunks for text in _chunk_texts(chunk)]
+    """The values of a column of text, also of one that is stored as a dictionary: then equal texts are one object."""
+    read = _chunk_coded_texts if pa.types.is_dictionary(column.type) else _chunk_texts
+    return [text for chunk in column.chunks for text in read(chunk)]
 
 
 def lists_of(column: pa.ChunkedArray) -> tuple[Ints, pa.ChunkedArray]:
@@ -114,3 +131,9 @@ def _chunk_texts(chunk: pa.Array) -> list[str | None]:
     if valid is not None:
         texts = [text if is_there else None for text, is_there in zip(texts, valid.tolist(), strict=True)]
     return texts
+
+
+def _chunk_coded_texts(chunk: pa.DictionaryArray) -> list[str | None]:
+    texts = np.array([*_chunk_texts(chunk.dictionary), None], dtype=object)
+    coded: list[str | None] = texts[_chunk_ints(chunk.indices, -1)].tolist()  # -1, for null, is the last: None
+    return coded

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from longbench_sched.errors import StoreError
 from longbench_sched.run import Run
-from longbench_sched.store import journal, schema
+from longbench_sched.store import journal, schema, trace
 
 DEFAULT_FOLDER = Path("results")
 LATEST = "latest"
@@ -43,7 +43,7 @@ def list_runs(folder: Path = DEFAULT_FOLDER) -> list[Path]:
     """The runs of a folder, oldest first; a journal stands for a run that has no Parquet file."""
     found: dict[str, Path] = {}
     for ending in (journal.ENDING, schema.ENDING):  # in this order: a Parquet file takes the place of its journal
-        found |= {path.stem: path for path in folder.glob(f"*{ending}") if path.is_file() and not path.name.startswith(".")}
+        found |= {path.stem: path for path in folder.glob(f"*{ending}") if path.is_file() and _may_be_run(path.name)}
     return sorted(found.values(), key=_age)
 
 
@@ -66,11 +66,11 @@ def find_run(name: str, folder: Path = DEFAULT_FOLDER) -> Path:
     return _by_id(wanted, runs, folder)
 
 
-def read_stored(path: Path) -> Run:
-    """Read a run from its Parquet file, or recover it from its journal. Raises StoreError."""
+def read_stored(path: Path, *, with_lateness: bool = True) -> Run:
+    """Read a run from its Parquet file (see `read_run`), or recover it from its journal. Raises StoreError."""
     from longbench_sched.store.parquet import read_run
 
-    return journal.recover(path) if path.suffix == journal.ENDING else read_run(path)
+    return journal.recover(path) if path.suffix == journal.ENDING else read_run(path, with_lateness=with_lateness)
 
 
 def _by_id(wanted: str, runs: list[Path], folder: Path) -> Path:
@@ -99,6 +99,11 @@ def _age(path: Path) -> tuple[str, int, str]:
     stamp = _STAMP.match(path.stem)
     began = stamp[0] if stamp else f"{datetime.fromtimestamp(written_ns / 1e9, UTC):%Y-%m-%dT%H%M}"
     return began, written_ns, path.stem
+
+
+def _may_be_run(name: str) -> bool:
+    """Not a file that is being written, and not a step trace."""
+    return not name.startswith(".") and not name.endswith(trace.ENDING)
 
 
 def _word(text: str) -> str:

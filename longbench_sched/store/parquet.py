@@ -23,9 +23,13 @@ from longbench_sched.store.schema import COLUMNS, FOOTER_KEY, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 _ROWS_A_GROUP = 65_536
 _CHUNKS_A_GROUP = 500_000  # bounds the memory of a write, and keeps 32-bit list offsets far from their end
+
+_LATENESS = "chunk_lateness_ns"
+_SHARED_TEXTS = [column.name for column in COLUMNS if column.repeats]  # a million rows share a few texts
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -47,20 +51,26 @@ def write_run(run: Run, path: Path) -> None:
     write_atomically(path, write)
 
 
-def read_run(path: Path) -> Run:
-    """Read a stored run; columns are numpy buffers. Raises StoreError: missing, not a run, damaged, newer than this version."""
+def read_run(path: Path, *, with_lateness: bool = True) -> Run:
+    """Read a stored run; columns are numpy buffers.
+
+    Without lateness the table lacks `chunk_lateness_ns`, a third of a large run, which no metric needs. Raises StoreError:
+    missing, not a run, damaged, newer than this version.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if path.is_dir():
         raise StoreError(f"{path} is a folder, not a run file. Name a file in it, or a run id.")
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
-            metadata = file.schema_arrow.metadata or {}
-            if FOOTER_KEY not in metadata:
-                raise StoreError(f"{path} is a Parquet file, but not a run of longbench-sched.")
-            meta = decode_meta(metadata[FOOTER_KEY], str(path))  # refuses a newer schema before a row is read
-            return Run(meta, _table(file.read(), str(path)))
+        found = pq.read_metadata(path)
+        names = {found.schema.column(i).path for i in range(found.num_columns)}
+        if FOOTER_KEY not in (found.metadata or {}):
+            raise StoreError(f"{path} is a Parquet file, but not a run of longbench-sched.")
+        meta = decode_meta(found.metadata[FOOTER_KEY], str(path))  # refuses a newer schema before a row is read
+        shared = [name for name in _SHARED_TEXTS if name in names]
+        with pq.ParquetFile(path, metadata=found, read_dictionary=shared) as file:
+            return Run(meta, _table(file, str(path), with_lateness))
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file.") from None
     except PermissionError:
@@ -118,33 +128,62 @@ def _columns(table: RecordTable, first: int, last: int, schema: pa.Schema) -> li
     return columns
 
 
-def _table(stored: pa.Table, where: str) -> RecordTable:
+def _table(file: pq.ParquetFile, where: str, with_lateness: bool) -> RecordTable:
     """Columns as buffers. A column that the file does not have (older than the column) is null in every row."""
     from longbench_sched.store import buffers
 
-    stored = _in_our_types(stored, where)
-    n = stored.num_rows
-    names = set(stored.column_names)
+    names = set(file.schema_arrow.names)
     if missing := {"request_id", "status", "due_ns", "chunk_at_ns"} - names:
         raise StoreError(f"{where} is damaged: it lacks the column {sorted(missing)[0]!r}. Restore it from a copy.")
+    lengths, lists = _lists(file, where, with_lateness)
+    stored = _in_our_types(file.read(columns=[name for name in names if name not in LIST_COLUMNS]), where)
+    n = stored.num_rows
     ints = {
         name: buffers.ints_of(stored.column(name), NONE) if name in names else np.full(n, NONE, dtype=np.int64)
         for name in INT_COLUMNS
     }
     texts = {name: buffers.texts_of(stored.column(name)) if name in names else [None] * n for name in TEXT_COLUMNS}
-    lengths, stamps = buffers.lists_of(stored.column("chunk_at_ns"))
-    lists = {"chunk_at_ns": buffers.ints_of(stamps, NONE)}
-    for name, filler in (("chunk_tokens", UNKNOWN_TOKENS), ("chunk_lateness_ns", 0)):
-        if name not in names:
-            lists[name] = np.full(len(stamps), filler, dtype=np.int64)
-            continue
-        own_lengths, items = buffers.lists_of(stored.column(name))
-        if not np.array_equal(own_lengths, lengths):
-            raise StoreError(f"{where} is damaged: {name} is not parallel to chunk_at_ns. Restore it from a copy.")
-        lists[name] = buffers.ints_of(items, filler)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     marks = _marks(stored) if "marks" in names else [()] * n
     return RecordTable(n, _as_ints(ints), texts, _as_sequence(offsets), _as_ints(lists), marks)
+
+
+def _lists(file: pq.ParquetFile, where: str, with_lateness: bool) -> tuple[Ints, dict[str, Ints]]:
+    """Chunks of each row, and the columns of chunks; row group by row group, so that a large run is in memory once."""
+    names = [name for name in LIST_COLUMNS if name in file.schema_arrow.names]
+    if not with_lateness and _LATENESS in names:
+        names.remove(_LATENESS)
+    groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+    places = {group.column(i).path_in_schema.partition(".")[0]: i for group in groups[:1] for i in range(group.num_columns)}
+    # Parquet counts an empty list as a value too: never fewer than there are chunks.
+    most = sum(group.column(places["chunk_at_ns"]).num_values for group in groups)
+    # Tokens are few and stay as narrow as they are stored.
+    columns = {name: np.empty(most, np.int32 if name == "chunk_tokens" else np.int64) for name in names}
+    lengths, n = [np.empty(0, np.int64)], 0
+    for place in range(len(groups)):
+        group_lengths = _read_group(file, place, columns, n, where)
+        lengths.append(group_lengths)
+        n += int(group_lengths.sum())
+    lists = {name: column[:n] for name, column in columns.items()}
+    for name, filler in (("chunk_tokens", UNKNOWN_TOKENS), (_LATENESS, 0)):
+        if name not in lists and (with_lateness or name != _LATENESS):
+            lists[name] = np.full(n, filler, dtype=np.int64)
+    return np.concatenate(lengths), lists
+
+
+def _read_group(file: pq.ParquetFile, place: int, columns: dict[str, Ints], begin: int, where: str) -> Ints:
+    """Read one row group's chunks into the columns, from `begin` on; returns how many each row has."""
+    from longbench_sched.store import buffers
+
+    part = _in_our_types(file.read_row_group(place, columns=list(columns), use_threads=False), where)
+    lengths, _ = buffers.lists_of(part.column("chunk_at_ns"))
+    for name, column in columns.items():
+        own_lengths, items = buffers.lists_of(part.column(name))
+        if not np.array_equal(own_lengths, lengths):
+            raise StoreError(f"{where} is damaged: {name} is not parallel to chunk_at_ns. Restore it from a copy.")
+        null = {"chunk_at_ns": NONE, "chunk_tokens": UNKNOWN_TOKENS}.get(name, 0)
+        column[begin : begin + len(items)] = buffers.ints_of(items, null)
+    return lengths
 
 
 def _in_our_types(stored: pa.Table, where: str) -> pa.Table:
@@ -155,7 +194,7 @@ def _in_our_types(stored: pa.Table, where: str) -> pa.Table:
     kept = stored.select([name for name in ours.names if name in stored.column_names])
     for place, field in enumerate(kept.schema):
         wanted = ours.field(field.name).type
-        if field.type != wanted:
+        if field.type != wanted and not (pa.types.is_dictionary(field.type) and field.type.value_type == wanted):
             try:
                 kept = kept.set_column(place, field.name, kept.column(place).cast(wanted))
             except pa.ArrowException:
@@ -168,6 +207,8 @@ def _marks(stored: pa.Table) -> list[tuple[str, ...]]:
     from longbench_sched.store import buffers
 
     lengths, items = buffers.lists_of(stored.column("marks"))
+    if not len(items):
+        return [()] * len(lengths)
     marks = iter(buffers.texts_of(items))
     return [tuple(mark for mark in itertools.islice(marks, length) if mark is not None) for length in lengths.tolist()]
 
