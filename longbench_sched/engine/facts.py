@@ -204,7 +204,7 @@ def read_metrics(text: str) -> Facts:
     return _gauge_facts(text, "sglang", "sglang:", _SGLANG_GAUGES) or _dynamo_facts(text)
 
 
-_PREFIX_HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
+_PREFIX_HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total", "llamacpp:prompt_tokens_cached_total")
 
 
 def read_prefix_hits(text: str) -> int | None:

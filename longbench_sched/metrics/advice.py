@@ -28,6 +28,7 @@ ITL_TAIL = 4.0  # p99 over median
 QUEUE_FACTOR = 3.0  # TTFT median over its smallest value
 MAX_SERVER_LATE_SHARE = 0.2  # of the TPOT median
 FULL_P99_N = 100
+MAX_WORDS = 200  # characters of a server's own words
 
 Seen = tuple[str, str, str]  # text, cause, next step
 
@@ -50,11 +51,12 @@ def advise(summary: Summary) -> tuple[tuple[Advice, ...], tuple[str, ...]]:
             found.append(Advice(rule.id, *seen))
             if rule.mark and rule.mark not in marks:
                 marks.append(rule.mark)
-    return (*found, *_preflight(summary)), tuple(marks)
+    said = {advice.id for advice in found}
+    return (*found, *(advice for advice in _preflight(summary) if advice.id not in said)), tuple(marks)
 
 
 def _preflight(summary: Summary) -> list[Advice]:
-    """What was found before the run, as it was said then."""
+    """What was found before the run, as it was said then. What the run itself shows again is said once, with its numbers."""
     return [
         Advice(
             str(finding.get("id", "PREFLIGHT")),
@@ -133,8 +135,10 @@ def _failures(summary: Summary) -> Seen | None:
         return None
     reasons = [reason for reason in done.reasons if reason.status in ("failed", "timeout")]
     listed = ", ".join(f"{reason.n} x {reason.reason}" for reason in reasons[:4]) + (", ..." if len(reasons) > 4 else "")
+    words = next((reason.sample_detail for reason in reasons if reason.sample_detail), None)
+    said = f' For example: "{words[:MAX_WORDS]}".' if words else ""
     return (
-        f"{n} of {done.attempted} requests did not succeed (limit 0): {listed}.",
+        f"{n} of {done.attempted} requests did not succeed (limit 0): {listed}.{said}",
         "Success-only percentiles leave out exactly the requests that fared worst.",
         "Read the error-adjusted percentiles; see the table of reasons, each with a sample request id.",
     )
@@ -239,13 +243,21 @@ def _isl_mismatch(summary: Summary) -> Seen | None:
         return None
     asked, server = isl.get("asked"), isl.get("server")
     seen = ""
+    if (summary.meta.plan.get("extra") or {}).get("isl_source") == "estimate":
+        cause, next_step = (
+            "There was no tokenizer at hand: lengths of text are estimates.",
+            "Give the model's tokenizer.json with --tokenizer, or use --prompts ids.",
+        )
+    else:
+        cause = "The server's tokenizer or template is not the one the prompts were made for, or it cut them."
+        next_step = "Give the model's own tokenizer.json, or a dialect that takes token ids; check max_model_len."
     if asked and server:
         low, mean, high = (f"{server[name]:.0f}" for name in ("min", "mean", "max"))
         seen = f" Asked {asked['mean']:.0f} on average, the server counted {low} / {mean} / {high} (min/mean/max)."
     return (
         f"{n} of {isl.get('n_server', 0)} prompts are off by more than 2 %.{seen}",
-        "The server's tokenizer or template is not the one the prompts were made for, or it cut them.",
-        "Give the model's own tokenizer.json, or a dialect that takes token ids; check max_model_len.",
+        cause,
+        next_step,
     )
 
 

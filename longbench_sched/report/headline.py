@@ -111,6 +111,8 @@ def length_texts(summary: Summary) -> list[str]:
         asked = _mean(summary.facts.get(name), "asked")
         differs = came is not None and asked is not None and round(came, 1) != round(asked, 1)
         length = _length_text(plan[name], asked)
+        if name == "isl" and (plan.get("extra") or {}).get("isl_source") == "estimate":
+            length = f"{length.removesuffix(' exact')} by estimate"
         texts.append(f"{name.upper()} {length}" + (f", {words.format(f'{came:.6g}')}" if differs else ""))
     return texts
 

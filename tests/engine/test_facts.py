@@ -152,9 +152,10 @@ def test_sglang_and_dynamo_metrics_say_sizes() -> None:
         ('sglang:cached_tokens_total{cache_source="device"} 204.0\nsglang:cached_tokens_total{cache_source="host"} 6.0\n', 210),
         ("vllm:prefix_cache_hits_total 0.0\n", 0),
         ("sglang:max_total_num_tokens 262144.0\n", 0),
+        ("llamacpp:prompt_tokens_cached_total 12\n", 12),
         ("llamacpp:requests_processing 1\n", None),
     ],
-    ids=["vllm", "two-ranks", "two-tiers", "none-yet", "no-counter-yet", "not-told"],
+    ids=["vllm", "two-ranks", "two-tiers", "none-yet", "no-counter-yet", "llama.cpp", "not-told"],
 )
 def test_a11_hits_of_the_prefix_cache_are_counted_by_the_server(text: str, hits: int | None) -> None:
     assert facts.read_prefix_hits(text) == hits

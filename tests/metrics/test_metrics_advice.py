@@ -179,6 +179,30 @@ def test_findings_before_the_run_are_passed_on() -> None:
     assert [(item.id, item.text, item.cause, item.next_step) for item in summary.advice] == [tuple(finding.values())]
 
 
+def test_what_the_preflight_found_is_not_said_again_where_the_run_shows_it() -> None:
+    finding = {"id": "ISL-MISMATCH", "text": "one", "cause": "", "next_step": ""}
+    summary = summarize(run_of(streams(100, prompt=150), preflight=(finding,)))
+    assert [item.text for item in summary.advice if item.id == "ISL-MISMATCH"] != ["one"]
+    assert len([item for item in summary.advice if item.id == "ISL-MISMATCH"]) == 1
+
+
+def test_lengths_that_were_estimated_are_not_blamed_on_the_server() -> None:
+    plan = {"extra": {"isl_source": "estimate"}}
+    [advice] = [item for item in summarize(run_of(streams(prompt=150), plan=plan)).advice if item.id == "ISL-MISMATCH"]
+    assert advice.cause.startswith("There was no tokenizer at hand")
+    assert "--tokenizer" in advice.next_step
+
+
+def test_a_failure_is_shown_in_the_servers_own_words() -> None:
+    """Seen on llama.cpp: a page that said HTTP 400 and nothing else."""
+    records = [
+        failed(Reason.HTTP_STATUS, sent=0, index=i, http_status=400, detail="request (9000 tokens) is too long")
+        for i in range(2)
+    ]
+    text = next(item.text for item in summarize(run_of(records)).advice if item.id == "FAILURES")
+    assert text.endswith(': 2 x http-status 400. For example: "request (9000 tokens) is too long".')
+
+
 def test_a_timeout_and_a_failure_are_named_by_cause() -> None:
     records = [*streams(), *[failed(Reason.HTTP_STATUS, sent=0, index=5 + i, http_status=429) for i in range(2)]]
     records.append(failed(Reason.TIMEOUT_IDLE, status=Status.TIMEOUT, sent=0, index=9))

@@ -50,6 +50,10 @@ class TestLengths:
         )
         assert "ISL mean 1208 as sent (plan 373), 256 … 8192" in plain(headline.length_texts(summary))
 
+    def test_a_length_that_no_tokenizer_made_is_not_called_exact(self) -> None:
+        summary = handmade.make_summary(handmade.make_meta(plan=handmade.PLAN | {"extra": {"isl_source": "estimate"}}))
+        assert plain(headline.length_texts(summary)) == "ISL 30000 by estimate / OSL 500 exact"
+
     def test_what_the_server_counted_is_said_if_it_differs(self) -> None:
         facts = {
             "isl": {"asked": {"mean": 30000.0}, "server": {"mean": 30023.0}},
