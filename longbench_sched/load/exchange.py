@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from array import array
+from collections.abc import Callable
 from typing import BinaryIO, Protocol
 
 from longbench_sched.engine.dialect import StreamDecoder
@@ -38,7 +39,7 @@ class Exchange:
 
     __slots__ = (
         "_at_ns", "_base", "_body_end", "_dechunker", "_decoded", "_decoder", "_head", "_head_kernel_ns",
-        "_head_read_ns", "_kernel_ns", "_lane", "_lateness_ns", "_n_decoded", "_offset", "_piece_ends", "_raw",
+        "_head_read_ns", "_kernel_ns", "_lane", "_lateness_ns", "_n_decoded", "_new_decoder", "_offset", "_piece_ends", "_raw",
         "_read_ns", "_segments", "_spool", "_started", "body_sent_ns", "connection", "detail", "due_ns", "end_ns",
         "ending", "has_leftover", "has_token", "is_retried", "last_read_ns", "message", "n_body_bytes", "over",
         "request", "request_id", "sent_ns", "slot_ns",
@@ -50,7 +51,7 @@ class Exchange:
         request_id: str,
         lane: str,
         message: bytes | memoryview,
-        decoder: StreamDecoder,
+        new_decoder: Callable[[], StreamDecoder],
         offset: RealtimeOffset,
         due_ns: int,
         slot_ns: int,
@@ -88,7 +89,8 @@ class Exchange:
         self._lateness_ns: list[int] = []
         self._spool: BinaryIO | None = None
         self._segments: list[tuple[int, int, int]] = []  # (stream position, position in the spool, bytes)
-        self._decoder = decoder
+        self._new_decoder = new_decoder  # made when it is needed: not while others are being sent
+        self._decoder: StreamDecoder | None = None
         self._dechunker: Dechunker | None = None
         self._n_decoded = 0
         self._started = False
@@ -244,7 +246,7 @@ class Exchange:
         """When the answer ended, by the best stamp there is."""
         if self.end_ns is None:
             if self.ending is Ending.COMPLETE and self._read_ns:
-                self.end_ns = self._offset.monotonic_ns(self._kernel_ns[-1:], self._read_ns[-1:])[0][0]
+                self.end_ns = self._offset.instant_ns(self._kernel_ns[-1], self._read_ns[-1])
             else:
                 self.end_ns = self.last_read_ns if self.last_read_ns is not None else self.slot_ns
         return self.end_ns
@@ -257,8 +259,9 @@ class Exchange:
         if self.ending is None:
             self._find_end_now()
         self._decode(None)
-        self.has_token = self._decoder.n_token_events > 0
-        return self._decoder.n_token_events
+        n_token_events = self._the_decoder().n_token_events
+        self.has_token = n_token_events > 0
+        return n_token_events
 
     def step(self, until_ns: int) -> bool:
         """Decode until that instant; True when `record` costs nothing more."""
@@ -266,7 +269,7 @@ class Exchange:
 
     def _decode(self, until_ns: int | None) -> bool:
         """Feed the decoder; True if all that has come is decoded."""
-        decoder, dechunker = self._decoder, self._dechunker
+        decoder, dechunker = self._the_decoder(), self._dechunker
         if not self._started and self._head is not None:
             self._started = True
             decoder.start(self._head.status, self._head.headers)
@@ -307,19 +310,24 @@ class Exchange:
         self._n_decoded = piece
         return piece >= n_pieces
 
+    def _the_decoder(self) -> StreamDecoder:
+        if self._decoder is None:
+            self._decoder = self._new_decoder()
+        return self._decoder
+
     def record(self) -> StreamRecord:
         """The record of this exchange, finished."""
         self._decode(None)
         clock = self._clock()
         if self._decoded is None:
-            self._decoded = self._decoder.finish(self.ending or Ending.CANCELLED, self.detail)
+            self._decoded = self._the_decoder().finish(self.ending or Ending.CANCELLED, self.detail)
             if self.is_retried:
                 self._decoded.marks.append(RETRIED)
             if clock == "mixed":
                 self._decoded.marks.append(USER_STAMPS)
         header_ns = None
         if self._head is not None:
-            header_ns = self._offset.monotonic_ns(array("q", [self._head_kernel_ns]), array("q", [self._head_read_ns]))[0][0]
+            header_ns = self._offset.instant_ns(self._head_kernel_ns, self._head_read_ns)
         record = self._so_far(self._decoded)
         # The end was put on the clock before the pieces were, alone: it may lie some ns before the last of them.
         last_ns = self._decoded.chunk_at_ns[-1] if self._decoded.chunk_at_ns else self.ended_ns

@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
 
 import numpy as np
@@ -89,6 +90,21 @@ class RealtimeOffset:
             self.stepped = self.stepped or step > STEP_LIMIT_NS
         self._at_ns.append(at_ns)
         self._offset_ns.append(offset_ns)
+
+    def instant_ns(self, kernel_ns: int, read_ns: int) -> int:
+        """One kernel stamp on the monotonic clock, or the instant of its read: `monotonic_ns` for a single read, made quick."""
+        if not kernel_ns:
+            return read_ns
+        if read_ns > self._at_ns[-1]:
+            self.sample()
+        after = bisect_left(self._at_ns, read_ns)
+        before = max(after - 1, 0)
+        low, high = self._offset_ns[before], self._offset_ns[after]
+        if abs(high - low) > STEP_LIMIT_NS:
+            return read_ns
+        span_ns = max(self._at_ns[after] - self._at_ns[before], 1)
+        share = min(max((read_ns - self._at_ns[before]) / span_ns, 0.0), 1.0)
+        return min(kernel_ns - (low + round((high - low) * share)), read_ns)
 
     def monotonic_ns(self, kernel_ns: array[int], read_ns: array[int]) -> tuple[list[int], list[int]]:
         """Kernel stamps on the monotonic clock, and how much later each read was. `read_ns` is monotonic and ascending.

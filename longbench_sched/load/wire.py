@@ -101,7 +101,7 @@ class WireTransport:
             self._messages.request_id(request),
             self._lane_name(request),
             self._messages.take(request),
-            self._dialect.decoder(request, keep_text=self._options.keep_text),
+            lambda: self._dialect.decoder(request, keep_text=self._options.keep_text),
             self._offset,
             due_ns,
             slot_ns,

@@ -49,9 +49,12 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 def _new(loop: asyncio.AbstractEventLoop, api: Api = "completions", osl: int = 3) -> Exchange:
     request = Request(0, "measured", 0, "x", 4, osl)
-    decoder = make_dialect("vllm", api).decoder(request, keep_text=True)
+    dialect = make_dialect("vllm", api)
+    over = loop.create_future()
     offset = RealtimeOffset([(0, WALL), (10**15, WALL)])
-    exchange = Exchange(request, "run-r0", "main", b"POST", decoder, offset, 0, 0, loop.create_future())
+    exchange = Exchange(
+        request, "run-r0", "main", b"POST", lambda: dialect.decoder(request, keep_text=True), offset, 0, 0, over
+    )
     exchange.sent_ns = exchange.body_sent_ns = SENT
     return exchange
 

@@ -130,3 +130,15 @@ def test_a_stamp_is_never_later_than_its_read_and_the_lateness_tells_which_clock
         assert stamp <= read
         assert (stamp, lateness) == (read, NO_LATENESS) or lateness == read - stamp >= 0
         assert kernel or lateness == NO_LATENESS
+
+
+@given(
+    drift_ns=st.integers(-STEP_LIMIT_NS - 10, STEP_LIMIT_NS + 10),
+    read_ns=st.integers(0, 2 * S),
+    late_ns=st.integers(-1000, 10**6),
+    has_stamp=st.booleans(),
+)
+def test_a_single_stamp_is_converted_as_one_of_many(drift_ns: int, read_ns: int, late_ns: int, has_stamp: bool) -> None:
+    offset = RealtimeOffset([(0, WALL), (S, WALL + drift_ns), (2 * S, WALL)])
+    kernel_ns = WALL + read_ns - late_ns if has_stamp else 0
+    assert offset.instant_ns(kernel_ns, read_ns) == _convert(offset, (kernel_ns, read_ns))[0][0]
