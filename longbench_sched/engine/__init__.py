@@ -14,11 +14,20 @@ _FROM_SOURCE = "from source, not yet run against a live server"
 ENGINES: dict[str, EngineEntry] = {
     entry.name: entry
     for entry in (
-        EngineEntry("vllm", "vLLM", ("completions", "chat"), vllm.make, 8000, "run against vLLM 0.32.0"),
-        EngineEntry("sglang", "SGLang", ("completions", "chat", "generate"), sglang.make, 30000, "run against SGLang 0.5.23"),
+        EngineEntry("vllm", "vLLM", ("completions", "chat"), vllm.make, 8000, "run against vLLM 0.32.0 on a CPU"),
+        EngineEntry(
+            "sglang", "SGLang", ("completions", "chat", "generate"), sglang.make, 30000, "run against SGLang 0.5.23 on a CPU"
+        ),
         EngineEntry("trtllm", "TensorRT-LLM", ("completions", "chat"), trtllm.make, 8000, _FROM_SOURCE),
         EngineEntry("triton", "Triton", ("generate",), triton.make, 8000, _FROM_SOURCE),
-        EngineEntry("openai", "OpenAI API", ("completions", "chat"), openai.make, 8000, "run against llama.cpp and Dynamo"),
+        EngineEntry(
+            "openai",
+            "OpenAI API",
+            ("completions", "chat"),
+            openai.make,
+            8000,
+            "run against llama.cpp b11434, Dynamo 1.6.1 and vLLM 0.32.0",
+        ),
     )
 }
 
