@@ -14,7 +14,21 @@ from typing import Annotated, Any
 import typer
 
 from longbench_sched import __version__
-from longbench_sched.cli import headline, output, report, run, serve, show, simulate, workloads
+from longbench_sched.cli import (
+    baseline,
+    calibrate,
+    check,
+    compare,
+    headline,
+    output,
+    power,
+    report,
+    run,
+    serve,
+    show,
+    simulate,
+    workloads,
+)
 from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_USAGE, LongbenchError
 
 app = typer.Typer(
@@ -28,9 +42,14 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("report", epilog=report.EXAMPLES)(report.report)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("check", epilog=check.EXAMPLES)(check.check)
+app.add_typer(baseline.app, name="baseline", epilog=baseline.EXAMPLES)
+app.command("power", epilog=power.EXAMPLES)(power.power)
 app.command("workloads", epilog=workloads.EXAMPLES)(workloads.workloads)
 app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.CONTEXT_SETTINGS)(serve.serve)
 app.command("simulate", epilog=simulate.EXAMPLES, context_settings=simulate.CONTEXT_SETTINGS)(simulate.simulate)
+app.command("calibrate", epilog=calibrate.EXAMPLES, context_settings=calibrate.CONTEXT_SETTINGS)(calibrate.calibrate)
 app.command("headline", epilog=headline.EXAMPLES)(headline.headline)
 
 

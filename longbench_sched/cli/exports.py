@@ -7,7 +7,7 @@ when the new one is there to replace it, and a file made by us is removed again 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -17,6 +17,8 @@ from longbench_sched.cli import output
 from longbench_sched.errors import StoreError, UsageError
 
 FORMATS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".txt": "text"}
+COMPARISON_FORMATS = {suffix: form for suffix, form in FORMATS.items() if form != "parquet"}  # it has no rows of requests
+CHECK_FORMATS = COMPARISON_FORMATS | {".xml": "junit"}
 STDOUT = "-"
 
 
@@ -56,23 +58,23 @@ def uses_stdout(names: Sequence[str]) -> bool:
 
 
 @contextmanager
-def open_exports(names: Sequence[str]) -> Iterator[list[Export]]:
+def open_exports(names: Sequence[str], formats: Mapping[str, str] = FORMATS) -> Iterator[list[Export]]:
     """Open every file now. Raises UsageError for an unknown suffix and StoreError for a file that cannot be written."""
     with ExitStack() as opened:
-        yield [opened.enter_context(_opened(name)) for name in names]
+        yield [opened.enter_context(_opened(name, formats)) for name in names]
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[Export]:
-    export = _open(name)
+def _opened(name: str, formats: Mapping[str, str]) -> Iterator[Export]:
+    export = _open(name, formats)
     try:
         yield export
     finally:
         _close(export)
 
 
-def _open(name: str) -> Export:
-    form = _format(name)
+def _open(name: str, formats: Mapping[str, str]) -> Export:
+    form = _format(name, formats)
     if _is_stdout(name):
         if form == "parquet":
             raise UsageError(f"--export {name}: Parquet cannot go to stdout. Name a file, for example summary.parquet.")
@@ -97,11 +99,11 @@ def _is_stdout(name: str) -> bool:
     return name == STDOUT or Path(name).stem == STDOUT
 
 
-def _format(name: str) -> str:
+def _format(name: str, formats: Mapping[str, str]) -> str:
     suffix = Path(name).suffix.lower() if name != STDOUT else ".md"
-    if suffix not in FORMATS:
+    if suffix not in formats:
         raise UsageError(
-            f"--export {name}: no format with the suffix {suffix!r}. Known: {', '.join(FORMATS)}; "
+            f"--export {name}: no format with the suffix {suffix!r}. Known: {', '.join(formats)}; "
             "- is Markdown on stdout, -.csv and -.json the others."
         )
-    return FORMATS[suffix]
+    return formats[suffix]

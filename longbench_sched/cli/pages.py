@@ -13,6 +13,7 @@ from longbench_sched.cli.exports import Export, uses_stdout
 if TYPE_CHECKING:
     from longbench_sched.metrics.stat import Summary
     from longbench_sched.report.layout import Page
+    from longbench_sched.steps import StepTable
 
 
 def summaries_of(names: Sequence[str], folder: str, goodput: Sequence[str] | None) -> list[Summary]:
@@ -25,13 +26,20 @@ def summaries_of(names: Sequence[str], folder: str, goodput: Sequence[str] | Non
     return [summarize(read_stored(find_run(name, Path(folder)), with_lateness=False), slo) for name in names]
 
 
-def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = None) -> None:
-    """Print the page for people."""
+def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = None, steps: StepTable | None = None) -> None:
+    """Print the page for people; with the step trace of the run, if it is one simulated run that has one."""
     from longbench_sched.report import terminal
-    from longbench_sched.report.page import build_page
 
     columns, colour = output.columns(sys.stdout), output.wants_colour(sys.stdout)
-    output.emit(terminal.render(build_page(summaries, files), columns=columns, colour=colour))
+    output.emit(terminal.render(_page(summaries, files, steps), columns=columns, colour=colour))
+
+
+def _page(summaries: Sequence[Summary], files: Mapping[str, str] | None, steps: StepTable | None) -> Page:
+    from longbench_sched.report.page import build_page
+    from longbench_sched.report.steps import with_steps
+
+    page = build_page(summaries, files)
+    return page if steps is None else with_steps(page, steps)
 
 
 def say_page(page: Page, exports: Sequence[Export]) -> None:
@@ -45,13 +53,16 @@ def say_page(page: Page, exports: Sequence[Export]) -> None:
         export.write(_renderers()[export.format](page))
 
 
-def write_exports(summaries: Sequence[Summary], exports: Sequence[Export], files: Mapping[str, str] | None = None) -> None:
+def write_exports(
+    summaries: Sequence[Summary],
+    exports: Sequence[Export],
+    files: Mapping[str, str] | None = None,
+    steps: StepTable | None = None,
+) -> None:
     """Write the page to every opened place in its format. Raises StoreError."""
     if not exports:
         return
-    from longbench_sched.report.page import build_page
-
-    page = build_page(summaries, files)
+    page = _page(summaries, files, steps)
     for export in exports:
         export.write(_renderers()[export.format](page))
 

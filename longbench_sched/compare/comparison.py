@@ -71,7 +71,7 @@ class Comparison:
     facts: tuple[FactDifference, ...]  # values in the order of base, candidates
     matches: tuple[Match, ...]  # load by load, candidate by candidate
     rankings: tuple[Ranking, ...]  # with more than one candidate
-    frontiers: tuple[Frontier, ...]  # as the rankings
+    frontiers: tuple[Frontier, ...]
     trends: tuple[Trend, ...]
     notes: tuple[str, ...] = ()
 
@@ -111,13 +111,13 @@ def compare(base: Side, candidates: Sequence[Side], wish: Wish | None = None) ->
     _refuse(matches, wish.anyway)
     corrected = correct(matches)
     sides = (base, *candidates)
-    ranked = _ranked_cells(corrected) if len(sides) > 2 else {}
+    ranked = _ranked_cells(corrected)
     return Comparison(
         base=base,
         candidates=tuple(candidates),
         facts=differing_facts([side.points for side in sides]),
         matches=tuple(corrected),
-        rankings=tuple(_rankings(sides, ranked, figures)),
+        rankings=tuple(_rankings(sides, ranked, figures)) if len(sides) > 2 else (),
         frontiers=tuple(find_frontier(cell, matches[0].window, _points(sides, cell)) for cell, matches in ranked.items()),
         trends=tuple(find_trends(base, candidates, corrected)),
         notes=tuple(_notes(base, candidates)),

@@ -143,7 +143,7 @@ def _read_rule(table: Table, min_runs: int) -> Rule:
     rule = Rule(
         figure=figure,
         better="lower" if direction == "lower" else "higher",
-        relative=table.take("relative", _share, 0.0),
+        relative=table.take("relative", read_share, 0.0),
         absolute=table.take("absolute", amount, 0.0),
         at_most=table.take("at_most", amount, None),
         at_least=table.take("at_least", amount, None),
@@ -159,8 +159,8 @@ def _read_rule(table: Table, min_runs: int) -> Rule:
     return rule
 
 
-def _share(value: Any, path: str) -> float:
-    """A share: "5%" or 0.05."""
+def read_share(value: Any, path: str) -> float:
+    """Read a share: "5%" or 0.05. Raises UsageError."""
     if isinstance(value, str) and value.strip().endswith("%"):
         value = _float(value.strip()[:-1], value, path) / 100
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
@@ -177,7 +177,7 @@ def _amount(figure: Figure) -> Callable[[Any, str], float]:
         if figure.unit == "s":
             return _time(value, path)
         if figure.unit == "1" and isinstance(value, str):
-            return _share(value, path)
+            return read_share(value, path)
         if isinstance(value, str):
             return float(quantity.count(value, path))
         return strict.number(0, is_open=False)(value, path)

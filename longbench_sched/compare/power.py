@@ -22,6 +22,7 @@ from longbench_sched.errors import UsageError
 
 MAX_RUNS = 100  # beyond this the answer is "look for the noise", not "run more"
 _SEARCHED = 100_000
+_NO_SPREAD = 1e-12  # relative: rounding, not noise
 _Z = 1.959963984540054  # of the normal distribution, 97.5 %
 
 
@@ -115,7 +116,8 @@ def spread(values: Sequence[float]) -> float | None:
         return None
     logs = [math.log(value) for value in values]
     mean = math.fsum(logs) / len(logs)
-    return math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
+    deviation = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
+    return deviation if deviation > _NO_SPREAD else 0.0
 
 
 def _cv_inside(points: Sequence[RunPoint], key: str, window: str) -> float | None:

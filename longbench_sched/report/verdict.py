@@ -1,9 +1,11 @@
-"""Verdict -> Page: one row a rule, what was allowed and what could have been seen; then the verdict, and what would decide more.
+"""Verdict -> Page: a row a rule, what was allowed and what could have been seen; then the verdict, and what would decide more.
 
 The Markdown of this page is meant for the summary of a CI job as it is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from longbench_sched.compare.gate import Finding, Verdict, counts
 from longbench_sched.compare.policy import Rule
@@ -76,8 +78,16 @@ def _table(verdict: Verdict, cell: str, window: str) -> Table:
     columns += [Column("95 % interval"), Column("smallest visible", gives_way=1), Column("", "left")]
     rows = tuple(_row(finding, has_absolute) for finding in here)
     name = window if window.startswith("lane ") else f"{window} {'run' if window == 'whole' else 'window'}"
-    notes = [f"{figure_title(f.rule.figure)}: {f.because}." for f in here if f.because]
-    return Table(f"{clean(cell, 60)}, {name}", tuple(columns), rows, tuple(dict.fromkeys(notes)))
+    return Table(f"{clean(cell, 60)}, {name}", tuple(columns), rows, tuple(_reasons(here)))
+
+
+def _reasons(findings: Sequence[Finding]) -> list[str]:
+    """Why rules are undecided, each reason once with the figures that it is about."""
+    reasons: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.because:
+            reasons.setdefault(finding.because, []).append(figure_title(finding.rule.figure))
+    return [f"{', '.join(figures)}: {because}." for because, figures in reasons.items()]
 
 
 def _row(finding: Finding, has_absolute: bool) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from longbench_sched.compare.comparison import Comparison, Match, Side
 from longbench_sched.compare.delta import Delta
-from longbench_sched.compare.difference import FactDifference
+from longbench_sched.compare.difference import UNKNOWN, FactDifference
 from longbench_sched.compare.figure import Figure, find_figure
 from longbench_sched.compare.frontier import OBJECTIVES, Frontier
 from longbench_sched.compare.parity import Disparity
@@ -104,11 +104,16 @@ def runs_text(points: Sequence[RunPoint]) -> str:
 
 
 def fact_lines(facts: Sequence[FactDifference]) -> list[Line]:
-    """What differs in the settings; long values cut, never dropped."""
-    if not facts:
-        return []
-    words = [f"{clean(fact.name, 40).replace('_', ' ')} {' / '.join(clean(v, 30) for v in fact.values)}" for fact in facts]
-    return [Line("differs", SEPARATOR.join(words))]
+    """What differs in the settings; what some side does not tell stands apart, since it may be the same."""
+    told = [_fact_text(fact) for fact in facts if UNKNOWN not in fact.values]
+    untold = [_fact_text(fact) for fact in facts if UNKNOWN in fact.values]
+    return [Line(label, SEPARATOR.join(texts)) for label, texts in (("differs", told), ("not told", untold)) if texts]
+
+
+def _fact_text(fact: FactDifference) -> str:
+    """`token budget 8192 / 32768`; `?` for what is not told. Not broken over lines."""
+    values = (clean(value, 30) if value != UNKNOWN else "?" for value in fact.values)
+    return f"{clean(fact.name, 40).replace('_', ' ')} {' / '.join(values)}".replace(" ", TIE)
 
 
 def _notice(disparity: Disparity) -> Notice:
@@ -167,8 +172,8 @@ def _match_table(comparison: Comparison, match: Match) -> Table:
     rows = [
         (
             figure_title(delta.figure),
-            value_text(delta.figure, delta.base, delta.base),
-            value_text(delta.figure, delta.candidate, delta.base),
+            value_text(delta.figure, delta.base),
+            value_text(delta.figure, delta.candidate),
             change_text(delta),
             interval_text(delta),
             percent_text(delta.smallest_visible) if delta.smallest_visible is not None else NULL,

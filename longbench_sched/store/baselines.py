@@ -1,0 +1,58 @@
+"""Baselines by name: `results/baselines/NAME.json`. What is in them is not this room's business."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import BinaryIO
+
+from longbench_sched.errors import StoreError, UsageError
+from longbench_sched.store.atomic import write_atomically
+
+FOLDER = "baselines"
+ENDING = ".json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
+
+
+def baseline_path(name: str, folder: Path) -> Path:
+    """Where a baseline of that name lies. Raises UsageError for a name that is no file name."""
+    if not _NAME.fullmatch(name) or name.endswith(ENDING):
+        raise UsageError(f"{name!r} is no name for a baseline. Use letters, digits and ._+- (main, release-1.2).")
+    return folder / FOLDER / f"{name}{ENDING}"
+
+
+def has_baseline(name: str, folder: Path) -> bool:
+    """Whether there is a baseline of that name."""
+    return _NAME.fullmatch(name) is not None and (folder / FOLDER / f"{name}{ENDING}").is_file()
+
+
+def list_baselines(folder: Path) -> list[Path]:
+    """The files of all baselines, by name."""
+    return sorted((folder / FOLDER).glob(f"*{ENDING}"))
+
+
+def read_baseline(name: str, folder: Path) -> tuple[bytes, str]:
+    """The content of a baseline, and how errors name its file. Raises StoreError that lists the others."""
+    path = baseline_path(name, folder)
+    try:
+        return path.read_bytes(), str(path)
+    except FileNotFoundError:
+        names = [found.stem for found in list_baselines(folder)]
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        known = f"Known: {', '.join(names)}." if names else "There is none yet: `baseline save NAME RUN...` makes one."
+        raise StoreError(f"no baseline {name!r} in {path.parent}. {hint}{known}") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+
+
+def write_baseline(name: str, folder: Path, data: bytes) -> Path:
+    """Store a baseline; the file appears whole or not at all. Raises StoreError."""
+    path = baseline_path(name, folder)
+
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    write_atomically(path, write)
+    return path
