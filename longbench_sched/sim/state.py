@@ -359,9 +359,6 @@ class SchedulerState:
                 self._land(sequence, 1 + k, n)
                 n_ended += self._yield(sequence, n, end_s)
                 yielded.append(sequence)
-                if self.is_ahead:
-                    # Drafts beyond the end of the output are not among the tokens that can be found.
-                    sequence.filled = max(sequence.filled, min(sequence.computed, sequence.length - 1))
         return n_ended
 
     def _land(self, sequence: Sequence, n_planned: int, n_kept: int) -> None:
@@ -384,6 +381,9 @@ class SchedulerState:
         sequence.yielded_now = n
         if not before:
             sequence.first_token_s = end_s
+        if self.is_ahead and sequence.is_running:
+            # Drafts beyond the end of the output are not among the tokens that can be found.
+            sequence.filled = max(sequence.filled, min(sequence.computed, sequence.length - 1))
         if before + n < last:
             if self.n_drafts and not self.is_ahead and sequence.is_running:
                 sequence.drafts = self.n_drafts

@@ -19,3 +19,13 @@ TRACES = sorted((Path(__file__).parent / "traces" / "vllm-0.32.0").glob("*.json"
 def test_every_step_is_the_recorded_one(path: Path) -> None:
     trace = json.loads(path.read_text())
     assert not differences(trace["knobs"], trace["requests"], trace["steps"])
+
+
+RANDOM = (Path(__file__).parent / "traces" / "vllm-0.32.0-random.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("line", RANDOM, ids=lambda line: f"seed{json.loads(line)['seed']}")
+def test_random_scenarios_are_decided_as_recorded(line: str) -> None:
+    """One for each mix of cache, priorities, speculation and steps planned ahead, all with preemptions (`scenarios.py`)."""
+    trace = json.loads(line)
+    assert not differences(trace["knobs"], trace["requests"], trace["steps"])
