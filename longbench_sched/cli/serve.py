@@ -14,8 +14,13 @@ def serve(
     context: typer.Context,
     engine: Annotated[str, typer.Option(help="Whose scheduler and dialect to play: vllm, sglang or trtllm.")] = "vllm",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 lets the system choose.")] = 8000,
-    model: Annotated[str, typer.Option(help="Model whose shape prices a step.")] = "Qwen2.5-Coder-7B-Instruct",
+    model: Annotated[
+        str, typer.Option(help="Model whose shape prices a step: a name, or the config.json of any other.")
+    ] = "Qwen2.5-Coder-7B-Instruct",
     gpu: Annotated[str, typer.Option(help="GPU whose figures price a step: A100, H100, H200, H20, B200, MI300X.")] = "H200",
+    calibration: Annotated[
+        str, typer.Option(help="Fitted parameters: a file of `calibrate`, or a set by name (sglang-0.4.2, vllm-0.7.2).")
+    ] = "prediction",
     time_scale: Annotated[float, typer.Option(help="Engine seconds per wall second: 6 makes a run six times as short.")] = 1.0,
     served_model_name: Annotated[str | None, typer.Option(help="Name under which the model is served, if not --model.")] = None,
     is_child: Annotated[bool, typer.Option("--is-child", hidden=True)] = False,
@@ -26,6 +31,8 @@ def serve(
     Further flags are the engine's own, by its own names: --max-num-batched-tokens, --chunked-prefill-size,
     --enable_chunked_prefill.
     """
+    from longbench_sched.cli.calibrations import read_calibration
+    from longbench_sched.cli.model_flag import read_model
     from longbench_sched.sim.flags import read_flags
     from longbench_sched.sim.server import ServerOptions
     from longbench_sched.sim.server import serve as run_server
@@ -34,11 +41,14 @@ def serve(
         from longbench_sched.launch.process import die_with_parent
 
         die_with_parent(dies_with_parent)
+    shape = read_model(model)
     run_server(
         ServerOptions(
             engine=engine,
             port=port,
-            model=model,
+            model=shape.name if model.endswith(".json") else model,
+            shape=shape,
+            calibration=read_calibration(calibration),
             gpu=gpu,
             time_scale=time_scale,
             served_model=served_model_name,

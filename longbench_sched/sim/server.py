@@ -32,7 +32,7 @@ from longbench_sched.sim.cost import Calibration
 from longbench_sched.sim.engine import OPTIONS, Engine, EngineOptions, build_engine
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.lateness import Lateness
-from longbench_sched.sim.models import find_model
+from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.state import Sequence
 from longbench_sched.sim.wire.base import EVENTS, LAST_CHUNK, Answer, Ask, Context, Refused, Route, ServerDialect, Stream, frame
 from longbench_sched.sim.wire.sglang import SglangDialect
@@ -60,6 +60,7 @@ class ServerOptions:
     served_model: str | None = None  # None: `model` as it was given
     options: EngineOptions | None = None  # the engine's own flags
     calibration: Calibration = field(default_factory=Calibration)
+    shape: Model | None = None  # of a model that is not in the table
     is_child: bool = False  # ends when its standard input does
 
     @property
@@ -383,9 +384,8 @@ def serve(options: ServerOptions, announce: Callable[[str], None] | None = None)
 
     Raises UsageError for an engine, model, GPU or port that cannot be had.
     """
-    engine = build_engine(
-        options.engine, find_gpu(options.gpu), find_model(options.model), options.engine_options, options.calibration
-    )
+    model = options.shape or find_model(options.model)
+    engine = build_engine(options.engine, find_gpu(options.gpu), model, options.engine_options, options.calibration)
     if not 0 < options.time_scale <= 1000:
         raise UsageError(
             f"time scale {options.time_scale:g} is out of range: give 1 for real time, 6 for a clock six times as fast."
