@@ -17,6 +17,7 @@ from longbench_sched.cli.progress import ProgressLine
 from longbench_sched.cli.provenance import host_facts, versions
 from longbench_sched.engine import make_dialect
 from longbench_sched.engine.dialect import Dialect
+from longbench_sched.engine.marks import ISL_MISMATCH, is_isl_mismatch
 from longbench_sched.errors import StoreError
 from longbench_sched.load.execute import LoadOptions, LoadResult, Progress, execute
 from longbench_sched.load.probe import Preflight, ProbeOptions, check_context, read_prefix_hits
@@ -88,11 +89,12 @@ def measure(order: Order, target: Target) -> Measured:
     )
     meta = _meta_before(run_id, order, target, dialect, plan, preflight)
     with journal.Journal(order.folder / f"{run_id}{journal.ENDING}", meta) as log:
-        recorder = _Recorder(log, meta)
+        recorder = _Recorder(log, meta, 0 if target.api != "chat" else preflight.template_overhead)
         hits_before = read_prefix_hits(target, options)
         result = _send(order, target, dialect, plan, preflight, run_id, recorder, log)
         lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
         meta = engine_answers.with_prefix_hits(meta, hits_before, target, options)
+        meta = replace(meta, marks=recorder.run_marks)
         run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
         return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
 
@@ -170,14 +172,21 @@ def _send(
 class _Recorder:
     """Takes finished requests: into the journal at once, and together for the file at the end."""
 
-    def __init__(self, log: journal.Journal, meta: RunMeta) -> None:
+    def __init__(self, log: journal.Journal, meta: RunMeta, template_tokens: int | None) -> None:
         self._log = log
         self._meta = meta
+        self._template_tokens = template_tokens  # None: a chat template of unknown length, so no row can be judged alone
         self._knows_start = False
         self.records: list[StreamRecord] = []
+        self.run_marks: tuple[str, ...] = ()
 
     def take(self, record: StreamRecord) -> None:
         """One finished request."""
+        template = self._template_tokens
+        if template is not None and is_isl_mismatch(record.isl + template, record.decoded.prompt_tokens):
+            record.decoded.marks.append(ISL_MISMATCH)
+            if record.phase == "measured":
+                self.run_marks = (ISL_MISMATCH,)
         self.records.append(record)
         self._log.append(record)
 

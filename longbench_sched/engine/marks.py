@@ -31,3 +31,10 @@ MARKS: dict[str, str] = {
     RETRIED: "sent again on a fresh connection: the reused one had been closed before any byte of an answer",
     USER_STAMPS: "the kernel's stamps could not be used for some reads; those have the client's own",
 }
+
+ISL_TOLERANCE = 0.02  # of the planned prompt: beyond it the server did not get the prompt that was meant
+
+
+def is_isl_mismatch(planned: int, counted: int | None) -> bool:
+    """Whether the server counted another prompt than planned; in chat `planned` includes what the template adds."""
+    return counted is not None and abs(counted - planned) > ISL_TOLERANCE * planned

@@ -19,6 +19,7 @@ from scripted_server import (
     Send,
     Silence,
     Steps,
+    chat_token,
     chunked,
     head,
     json_answer,
@@ -27,6 +28,7 @@ from scripted_server import (
     refused_port,
     routes,
     stream_head,
+    usage,
 )
 
 from longbench_sched.cli.app import main
@@ -309,6 +311,45 @@ def test_a15_strict_refuses_prompts_of_another_length_and_the_default_marks_them
         assert run(workload, results / "strict", server.url, "--strict") == 4
     assert "isl-mismatch" in capsys.readouterr().err
     assert len(list((results / "strict").glob("*.parquet"))) == 1  # stored all the same
+
+
+def marks_of(run: Run) -> list[tuple[str, ...]]:
+    return list(run.table.marks)
+
+
+def test_a15_each_row_whose_prompt_the_server_counted_otherwise_carries_the_mark_and_so_does_the_run(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A-15: 10,000 asked, the server says 5,827, of all but one request."""
+
+    def answer(request: Received) -> Steps:
+        is_as_planned = request.headers["x-request-id"].endswith("-r3")
+        return [Send(ok_stream(OSL, 10_000 if is_as_planned else 5_827))]
+
+    with ScriptedServer(engine(answer)) as server:
+        assert run(workload, results, server.url, "--isl", "10000") == 0
+    assert "Marks isl-mismatch" in " ".join(capsys.readouterr().out.split())
+    kept = stored(results)
+    by_row = dict(zip(kept.table.ints["index"], marks_of(kept), strict=True))
+    assert by_row == {index: () if index == 3 else ("isl-mismatch",) for index in range(8)}
+    assert kept.meta.marks == ("isl-mismatch",)
+
+
+@pytest.mark.parametrize(("counted", "n_marked"), [(1061, 0), (700, 1)], ids=["as-measured-ahead", "cut"])
+def test_a16_what_the_template_adds_marks_no_row_and_a_prompt_that_was_cut_does(
+    workload: str, results: Path, counted: int, n_marked: int
+) -> None:
+    """A-16: 1024 tokens of content, 1061 with the template, as the first request of all shows."""
+
+    def answer(request: Received) -> Steps:
+        is_odd = request.headers["x-request-id"].endswith("-r5")
+        events = [chat_token("a"), chat_token("b"), chat_token("c", "length"), usage(counted if is_odd else 1061, OSL), DONE]
+        return [Send(stream_head() + chunked(*events))]
+
+    table = routes({"GET /v1/models": [Send(models("m"))], "POST /v1/chat/completions": answer})
+    with ScriptedServer(table) as server:
+        assert run(workload, results, server.url, "--api", "chat", "--isl", "1024") == 0
+    assert [marks for marks in marks_of(stored(results)) if marks] == [("isl-mismatch",)] * n_marked
 
 
 @pytest.mark.parametrize(
