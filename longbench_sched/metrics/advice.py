@@ -6,7 +6,7 @@ the end gives each its id and the mark that it puts on the run. docs/advice.md i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,15 @@ LENGTH_TOLERANCE = 0.02
 PACKED = 1.05  # tokens a chunk
 MAX_SHARED_SHARE = 0.05
 ITL_TAIL = 4.0  # p99 over median
+MAX_STALLED_SHARE = 0.05  # of the time between tokens, in gaps over 4 x the median
+MIN_PREFILL_SHARE = 0.5  # of the stalls, so that they are put down to prefill
 QUEUE_FACTOR = 3.0  # TTFT median over its smallest value
 MAX_SERVER_LATE_SHARE = 0.2  # of the TPOT median
 FULL_P99_N = 100
 MAX_WORDS = 200  # characters of a server's own words
+
+DECODE_WAITS = "Decode steps wait behind prefill chunks of other requests."
+SMALLER_CHUNK = "A smaller token budget or chunk shortens these gaps, at some cost in TTFT."
 
 Seen = tuple[str, str, str]  # text, cause, next step
 
@@ -380,16 +385,47 @@ def _single_chunk(summary: Summary) -> Seen | None:
 
 
 def _itl_prefill(summary: Summary) -> Seen | None:
-    itl = _best(summary).stats["itl"]
+    itl, stalls = _best(summary).stats["itl"], _fact(summary, "stalls")
     alone = _fact(summary, "in_flight").get("peak", 0) < 2
-    if alone or itl.n < FULL_P99_N or not itl.p50 or itl.p99 is None or itl.p99 < ITL_TAIL * itl.p50:
+    if alone or itl.n < FULL_P99_N or not itl.p50 or itl.p99 is None:
         return None
-    return (
-        f"ITL p99 is {_number(itl.p99 / itl.p50)} x its median ({_time(itl.p99)} vs {_time(itl.p50)}; "
-        f"limit {_number(ITL_TAIL)} x).",
-        "Decode steps wait behind prefill chunks of other requests.",
-        "A smaller token budget or chunk shortens these gaps, at some cost in TTFT.",
+    n, n_with_prefill = stalls.get("n_stalls", 0), stalls.get("n_with_prefill", 0)
+    by_prefill = n > 0 and n_with_prefill >= MIN_PREFILL_SHARE * n
+    if itl.p99 >= ITL_TAIL * itl.p50:
+        text = (
+            f"ITL p99 is {_number(itl.p99 / itl.p50)} x its median ({_time(itl.p99)} vs {_time(itl.p50)}; "
+            f"limit {_number(ITL_TAIL)} x)."
+        )
+    elif by_prefill and stalls["time_share"] >= MAX_STALLED_SHARE:
+        text = (
+            f"{_percent(stalls['time_share'])} of the time between tokens went by in gaps over {_number(stalls['factor'])} x "
+            f"their median, {_time(stalls['median_gap_s'])} (limit {_percent(MAX_STALLED_SHARE)})."
+        )
+    else:
+        return None
+    if n == 0:
+        return text, DECODE_WAITS, SMALLER_CHUNK
+    text += (
+        f" In {n_with_prefill} of {n} stalls another request was before its first token{_example(summary, stalls['longest'])}."
     )
+    if not by_prefill:
+        return (
+            text,
+            "Most stalls had no prompt to wait for: preemption, other work on the machine, a pause of server or network.",
+            "Look at the times of the stalls in the server's log.",
+        )
+    return text, DECODE_WAITS, SMALLER_CHUNK
+
+
+def _example(summary: Summary, stalls: Sequence[Mapping[str, Any]]) -> str:
+    """The longest stall that has a name to it."""
+    named = [stall for stall in stalls if stall["next_id"]]
+    if not named:
+        return ""
+    stall = max(named, key=lambda stall: float(stall["size_s"]))
+    name, did = (stall["arrived"][0], "arrived") if stall["arrived"] else (stall["next_id"], "was next to get its first token")
+    name = name.removeprefix(f"{summary.meta.run_id}-")
+    return f": {_time(stall['size_s'])} at {_time(stall['from_s'])}, when {name} {did}"
 
 
 def _queueing(summary: Summary) -> Seen | None:

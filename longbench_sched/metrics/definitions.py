@@ -35,10 +35,10 @@ class Definition:
     compute_rows: Callable[[Columns, Slo, Mask], Samples] | None = None  # of some rows alone, where a row has many values
 
     def of_rows(self, columns: Columns, slo: Slo, rows: Mask) -> Samples:
-        """Its values in these rows. A metric with one value a row is computed once for all of them."""
+        """Its values in these rows."""
         if self.compute_rows is not None:
             return self.compute_rows(columns, slo, rows)
-        return columns.once((self.name, slo), lambda: self.compute(columns, slo)).within(rows)
+        return self.compute(columns, slo).within(rows)
 
 
 @dataclass(frozen=True, slots=True)

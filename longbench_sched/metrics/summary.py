@@ -16,6 +16,7 @@ from longbench_sched.metrics.definitions import DISTRIBUTIONS, RATES, Definition
 from longbench_sched.metrics.distribution import Ordered
 from longbench_sched.metrics.facts import collect_facts
 from longbench_sched.metrics.rates import Scene
+from longbench_sched.metrics.stalls import find_stalls
 from longbench_sched.metrics.stat import Outcomes, Rate, ReasonCount, Section, Stat, Summary
 from longbench_sched.metrics.window import Span
 from longbench_sched.record import Status
@@ -40,6 +41,7 @@ def summarize(run: Run, slo: Slo | None = None) -> Summary:
     if steady_span is not None:
         steady = sections.build("steady", steady_span, everything, window.due_inside(columns, steady_span))
     facts = collect_facts(meta, columns, whole_span, steady_span) | check.check_run(meta, columns)
+    facts["stalls"] = find_stalls(columns, whole.stats["icg"].p50, meta.measured_from_ns)
     bare = Summary(
         meta=meta,
         outcomes=count_outcomes(meta, columns),

@@ -15,6 +15,7 @@ from longbench_sched.report import carried, headline, several
 from longbench_sched.report.figures import P99_NOTE, STAT_COLUMNS, Scale, duration_text, scale_of, stat_cells, typical
 from longbench_sched.report.layout import Column, Line, Lines, Page, Table
 from longbench_sched.report.outcomes import adjusted_table, notices, reasons_table
+from longbench_sched.report.stalls import stalls_table
 from longbench_sched.report.untrusted import clean
 
 HEADLINE_METRICS = ("ttft", "tpot", "itl", "e2e")
@@ -35,7 +36,8 @@ def _single(summary: Summary, files: tuple[Line, ...]) -> Page:
     sections = [section for section in (summary.whole, summary.steady) if section is not None]
     blocks: list[Table | Lines] = [_headline_table(section) for section in sections]
     blocks += [_lane_table(name, section) for name, section in summary.lanes.items()]
-    blocks += [table for table in (adjusted_table(summary.outcomes, summary.whole), reasons_table(summary.outcomes)) if table]
+    tables = adjusted_table(summary.outcomes, summary.whole), reasons_table(summary.outcomes), stalls_table(summary)
+    blocks += [table for table in tables if table]
     blocks.append(Lines((*carried.lines(summary), *files)))
     blocks += [_full_table(section) for section in sections]
     return Page(
