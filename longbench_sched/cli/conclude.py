@@ -15,17 +15,23 @@ MIN_SUCCESS = 0.95
 if TYPE_CHECKING:
     from longbench_sched.cli.measure import Measured
     from longbench_sched.metrics.stat import Outcomes, Summary
+    from longbench_sched.steps import StepTable
 
 
 def conclude(
-    measured: Sequence[Measured], exports: Sequence[Export], *, min_success: float = MIN_SUCCESS, strict: bool = False
+    measured: Sequence[Measured],
+    exports: Sequence[Export],
+    *,
+    min_success: float = MIN_SUCCESS,
+    strict: bool = False,
+    steps: StepTable | None = None,
 ) -> int:
     """Print and export runs; returns the exit code. Raises StoreError, after all else, for a run that could not be stored."""
     summaries = [summarize(one.run) for one in measured]
     files = _files([str(one.path) for one in measured], exports)
     if not uses_stdout([export.name for export in exports]):
-        pages.print_page(summaries, files)
-    pages.write_exports(summaries, exports)
+        pages.print_page(summaries, files, steps)
+    pages.write_exports(summaries, exports, steps=steps)
     codes = [verdict(summary, min_success=min_success, strict=strict) for summary in summaries]
     failures = [one.failure for one in measured if one.failure is not None]
     if failures:

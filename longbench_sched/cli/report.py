@@ -1,4 +1,4 @@
-"""`report`: writes stored runs as files that others read: Markdown, CSV, JSON, tidy Parquet."""
+"""`report`: writes stored runs as files that others read: Markdown, CSV, JSON, tidy Parquet, a picture of the steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ Examples:
   longbench-sched report latest --export out.md --export out.csv --export out.json
 
   longbench-sched report RUN RUN --export -
+
+  longbench-sched report latest --timeline steps.svg --from 10s --to 14s
 """
 
 
@@ -25,12 +27,32 @@ def report(
     goodput: Annotated[
         list[str] | None, typer.Option("--goodput", help="Other limits, in ms, than the run had: ttft:3000 tpot:50.")
     ] = None,
+    trace: Annotated[str | None, typer.Option("--trace", help="The run's step trace, if it does not lie beside it.")] = None,
+    timeline: Annotated[
+        str | None, typer.Option("--timeline", help="Draw the steps of a simulated run: a file that ends in .svg.")
+    ] = None,
+    from_text: Annotated[
+        str | None, typer.Option("--from", help="Where the picture begins: 10s from the start of the measured phase.")
+    ] = None,
+    to_text: Annotated[str | None, typer.Option("--to", help="Where the picture ends.")] = None,
 ) -> int:
     """How do I hand this result on? Writes stored runs as Markdown, CSV, JSON or a tidy Parquet table."""
-    from longbench_sched.cli import pages
-    from longbench_sched.cli.exports import STDOUT, open_exports
-    from longbench_sched.errors import EXIT_OK
+    from pathlib import Path
 
-    with open_exports(export or [STDOUT]) as opened:
-        pages.write_exports(pages.summaries_of(runs, results, goodput), opened)
+    from longbench_sched.cli import pages, traces
+    from longbench_sched.cli.exports import STDOUT, open_exports
+    from longbench_sched.errors import EXIT_OK, UsageError
+    from longbench_sched.store.catalogue import find_run, read_stored
+
+    view = traces.read_view(from_text, to_text)
+    if timeline is None and (from_text or to_text):
+        raise UsageError("--from and --to say which part is drawn. Give --timeline FILE.svg as well.")
+    if timeline is not None:
+        traces.check_timeline(Path(timeline))
+    with open_exports(export or ([STDOUT] if timeline is None else [])) as opened:
+        steps = traces.steps_of(runs, results, trace)
+        if timeline is not None:
+            traces.write_timeline(Path(timeline), steps, read_stored(find_run(runs[0], Path(results))), view)
+        if opened:
+            pages.write_exports(pages.summaries_of(runs, results, goodput), opened, steps=steps)
     return EXIT_OK

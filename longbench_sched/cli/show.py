@@ -23,10 +23,11 @@ def show(
     goodput: Annotated[
         list[str] | None, typer.Option("--goodput", help="Other limits, in ms, than the run had: ttft:3000 tpot:50.")
     ] = None,
+    trace: Annotated[str | None, typer.Option("--trace", help="The run's step trace, if it does not lie beside it.")] = None,
 ) -> int:
     """What did this run measure? Prints it again from the stored file; recovers a run that was killed."""
-    from longbench_sched.cli import pages
+    from longbench_sched.cli import pages, traces
     from longbench_sched.errors import EXIT_OK
 
-    pages.print_page(pages.summaries_of(runs, results, goodput))
+    pages.print_page(pages.summaries_of(runs, results, goodput), steps=traces.steps_of(runs, results, trace))
     return EXIT_OK

@@ -20,6 +20,8 @@ Examples:
 
   longbench-sched simulate 30k-500-c64 --engine vllm --max-num-batched-tokens 2048 --export chunks.md
 
+  longbench-sched simulate 30k-500-r1 --engine sglang --trace steps.parquet
+
   longbench-sched simulate 30k-500-r1 --engine sglang --sweep chunked_prefill_size=2048,8192,32768 --sweep request_rate=0.5,1
 
 Flags that are not listed here are the engine's own, in its own spelling. The run is stored like a measured one: `show` and
@@ -65,6 +67,12 @@ def simulate(
     workers: Annotated[
         int | None,
         typer.Option("--workers", min=1, help="Processes for a sweep. Default: one a core.", rich_help_panel=RESULT),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace", help="Also store every step: steps.parquet. `report --timeline` draws them.", rich_help_panel=RESULT
+        ),
     ] = None,
     output_dir: Annotated[
         str, typer.Option("--output-dir", help="Folder for <run_id>.parquet.", rich_help_panel=RESULT)
@@ -113,8 +121,11 @@ def simulate(
         flags=tuple(context.args),
         calibration=None if calibration is None else simulated.read_calibration(Path(calibration)),
     )
+    if trace is not None and sweep:
+        raise UsageError("--trace is of one run. Leave out --sweep, or trace the one cell that matters.")
     cells = make_cells(base, [read_axis(text) for text in sweep or []])
     with open_exports(export or []) as exports:
         if not sweep:
-            return conclude([simulated.simulate_one(cells[0], Path(output_dir))], exports)
+            measured, steps = simulated.simulate_one(cells[0], Path(output_dir), None if trace is None else Path(trace))
+            return conclude([measured], exports, steps=steps)
         return simulated.simulate_sweep(cells, Path(output_dir), exports, workers)

@@ -14,15 +14,19 @@ from longbench_sched.cli.exports import Export, uses_stdout
 from longbench_sched.cli.measure import Measured
 from longbench_sched.cli.progress import ProgressLine
 from longbench_sched.cli.provenance import versions
+from longbench_sched.cli.traces import check_trace
 from longbench_sched.errors import EXIT_OK, StoreError, UsageError
 from longbench_sched.experiment.sweep import Cell, Done, run_cells
-from longbench_sched.experiment.virtual_run import Origin, Simulated, plan_virtual, simulate
+from longbench_sched.experiment.virtual_run import Origin, Simulated, plan_virtual, simulate, step_facts
 from longbench_sched.load.execute import Progress
 from longbench_sched.quantity import significant
 from longbench_sched.sim.calibration import Calibration, from_json
+from longbench_sched.sim.trace import StepTracer
+from longbench_sched.steps import StepTable
 from longbench_sched.store import catalogue, schema
 from longbench_sched.store.atomic import check_writable
 from longbench_sched.store.parquet import write_run
+from longbench_sched.store.trace import write_steps
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -35,19 +39,27 @@ def read_calibration(path: Path) -> Calibration:
         raise UsageError(f"--calibration {path} is not JSON. Make one with `calibrate`.") from None
 
 
-def simulate_one(cell: Cell, folder: Path) -> Measured:
-    """Simulate one run and store it. Raises LongbenchError."""
+def simulate_one(cell: Cell, folder: Path, trace: Path | None = None) -> tuple[Measured, StepTable | None]:
+    """Simulate one run and store it, and its steps if asked to. Raises LongbenchError."""
     check_writable(folder / "probe")
+    if trace is not None:
+        check_trace(trace, folder)
     plan = plan_virtual(cell.workload, cell.seed)
     ((origin, path),) = _places([cell], folder)
+    tracer = None if trace is None else StepTracer()
     with ProgressLine() as line:
-        done = simulate(plan, cell.setting, origin, on_progress=line.update)
+        done = simulate(
+            plan, cell.setting, origin, observer=tracer, trace=None if trace is None else trace.name, on_progress=line.update
+        )
     output.say(_cost_text(done))
+    steps = None if tracer is None else tracer.columns.table(step_facts(done.run.meta))
     try:
         write_run(done.run, path)
+        if steps is not None and trace is not None:
+            write_steps(steps, trace)
     except StoreError as error:
-        return Measured(done.run, path, str(error))
-    return Measured(done.run, path)
+        return Measured(done.run, path, str(error)), steps
+    return Measured(done.run, path), steps
 
 
 def simulate_sweep(cells: Sequence[Cell], folder: Path, exports: Sequence[Export], workers: int | None) -> int:

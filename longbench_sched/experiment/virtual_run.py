@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 from longbench_sched.engine import facts
@@ -28,6 +28,7 @@ from longbench_sched.sim.models import find_model
 from longbench_sched.sim.server import DIALECTS
 from longbench_sched.sim.transport import SimEnded, SimTransport, StepObserver
 from longbench_sched.sim.wire.base import Context, ServerDialect
+from longbench_sched.steps import StepFacts
 from longbench_sched.transport import Ended
 from longbench_sched.workload.build import build_plan
 from longbench_sched.workload.prompt import PromptMaker
@@ -77,9 +78,13 @@ def simulate(
     origin: Origin,
     *,
     observer: StepObserver | None = None,
+    trace: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
-    """Run a plan in virtual time. Raises UsageError (GPU, model, flags) and TargetError (it can never fit)."""
+    """Run a plan in virtual time. Raises UsageError (GPU, model, flags) and TargetError (it can never fit).
+
+    `observer` sees every step; `trace` is the name of the file in which its notes will lie.
+    """
     engine = build_engine(
         setting.engine, find_gpu(setting.gpu), find_model(setting.model), setting.options, setting.calibration
     )
@@ -89,7 +94,22 @@ def simulate(
     with _collector_off():
         from_ns, to_ns = run_virtually(execution.run)
     meta = _meta(plan, setting, origin, engine, from_ns, to_ns)
+    if trace is not None:
+        meta = replace(meta, target={**meta.target, "trace": trace})
     return Simulated(Run(meta, execution.columns.table()), engine.counters.n_steps, time.process_time() - began_s)
+
+
+def step_facts(meta: RunMeta) -> StepFacts:
+    """What a trace of that run's steps must say to be read."""
+    said = meta.engine_facts
+    return StepFacts(
+        run_id=meta.run_id,
+        engine=str(meta.target["engine"]),
+        gpu=str(said["gpu"]),
+        model=str(meta.target["model"]),
+        kv_tokens=int(said["kv_tokens"]),
+        measured_from_ns=meta.measured_from_ns,
+    )
 
 
 def check_context(plan: Plan, engine: Engine) -> None:
@@ -219,7 +239,13 @@ def engine_facts(engine: Engine, served_model: str) -> dict[str, object]:
         found |= facts.model_facts(facts.read_models(models)[0])
     if "version" not in found and (version := _body(dialect, context, "/version")) is not None:
         found["version"] = facts.read_version(version)
-    made_of = {"gpu": engine.gpu.name, "options": asdict(engine.options), "calibration": asdict(engine.cost.calibration)}
+    kv = engine.state.kv
+    made_of = {
+        "gpu": engine.gpu.name,
+        "kv_tokens": kv.total * kv.block_tokens,
+        "options": asdict(engine.options),
+        "calibration": asdict(engine.cost.calibration),
+    }
     return found | {"simulated": True} | made_of
 
 

@@ -121,3 +121,52 @@ def test_a_file_that_is_no_calibration_is_wrong_usage(
         path.write_text(content)
     assert main(["simulate", workload, "--calibration", str(path), "--output-dir", str(tmp_path)]) == 2
     assert "fit.json" in capsys.readouterr().err
+
+
+def test_a_trace_is_stored_shown_with_its_run_and_drawn(
+    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, trace, picture = tmp_path / "results", tmp_path / "results" / "mine.steps.parquet", tmp_path / "steps.svg"
+    assert main(["simulate", workload, "--engine", "sglang", "--output-dir", str(folder), "--trace", str(trace)]) == 0
+    assert "Steps by phase" in capsys.readouterr().out
+    assert main(["show", "latest", "--output-dir", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "Steps by phase" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert main(["report", "latest", "--output-dir", str(folder), "--timeline", str(picture)]) == 0
+    assert not capsys.readouterr().out
+    assert picture.read_text().startswith("<svg ")
+    assert main(["report", "latest", "--output-dir", str(folder), "--timeline", str(picture), "--export", "-"]) == 0
+    assert "### Steps by phase" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["--timeline", "x.png"], "Let the name end in .svg", id="another format"),
+        pytest.param(["--from", "1s"], "Give --timeline", id="a part of nothing"),
+        pytest.param(["--timeline", "x.svg", "--from", "2s", "--to", "1s"], "is not before", id="backwards"),
+        pytest.param(["--timeline", "x.svg"], "there is no step trace", id="no trace"),
+        pytest.param(["--trace", "nothing.parquet"], "no such file", id="a trace that is not there"),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_wrong_usage(
+    arguments: list[str],
+    said: str,
+    workload: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", workload]) == 0
+    capsys.readouterr()
+    assert main(["report", "latest", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_trace_may_not_look_like_a_run(workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", workload, "--output-dir", str(tmp_path), "--trace", str(tmp_path / "x.parquet")]) == 2
+    assert "must not look like one" in capsys.readouterr().err
+    assert main(["simulate", workload, "--trace", "steps.parquet", "--sweep", "isl=10,20"]) == 2
+    assert "--trace is of one run" in capsys.readouterr().err
