@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from array import array
+from pathlib import Path
 
 from longbench_sched.load.stamps import RealtimeOffset
 
@@ -72,6 +73,10 @@ def cpu_s() -> float:
 
 def peak_rss_mb() -> float:
     """Peak resident memory of this process in MB."""
+    with contextlib.suppress(OSError):  # Linux: getrusage would begin with the peak of the process that started this one
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
