@@ -7,6 +7,7 @@ is asked, and whatever the engine says against the plan before the first measure
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from longbench_sched.engine import make_dialect
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.engine.marks import ISL_MISMATCH, is_isl_mismatch
 from longbench_sched.errors import StoreError
+from longbench_sched.experiment.watchdog import Watchdog
 from longbench_sched.load.execute import LoadOptions, LoadResult, Progress, execute
 from longbench_sched.load.probe import Preflight, ProbeOptions, check_context, read_prefix_hits
 from longbench_sched.load.rehearsal import choose_request, rehearse
@@ -49,6 +51,17 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run stands in an experiment, and what follows from that."""
+
+    run_id: str
+    content: str  # what its prompts are derived from, beside seed, repeat and index
+    repeat: int
+    facts: Mapping[str, Any]  # for RunMeta.experiment
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """All that decides one run but the engine's address."""
 
@@ -57,6 +70,7 @@ class Order:
     folder: Path
     timing: Timing
     tokenizer: Path | None = None
+    place: Place | None = None  # among other runs; None: a run by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +96,11 @@ def measure(order: Order, target: Target) -> Measured:
     )
     preflight = engine_answers.ask_engine(target, options, must_answer=timing.has_preflight)
     with engine_answers.prompt_maker(target, dialect, preflight, options, order.workload.prompts, order.tokenizer) as prompts:
-        plan = build_plan(order.workload, order.seed, prompts)
+        place = order.place
+        cell, repeat = (None, 0) if place is None else (place.content, place.repeat)
+        plan = build_plan(order.workload, order.seed, prompts, cell=cell, repeat=repeat)
     preflight = _rehearsed(order, target, dialect, plan, preflight, options)
-    run_id = catalogue.make_run_id(
-        datetime.now(UTC), target.engine, plan.workload, lambda name: catalogue.is_taken(order.folder, name)
-    )
+    run_id = place.run_id if place is not None else _new_run_id(order.folder, target.engine, plan.workload)
     meta = _meta_before(run_id, order, target, dialect, plan, preflight)
     with journal.Journal(order.folder / f"{run_id}{journal.ENDING}", meta) as log:
         recorder = _Recorder(log, meta, 0 if target.api != "chat" else preflight.template_overhead)
@@ -97,6 +111,10 @@ def measure(order: Order, target: Target) -> Measured:
         meta = replace(meta, marks=recorder.run_marks)
         run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
         return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
+
+
+def _new_run_id(folder: Path, engine: str, workload: str) -> str:
+    return catalogue.make_run_id(datetime.now(UTC), engine, workload, lambda name: catalogue.is_taken(folder, name))
 
 
 def _store(run: Run, path: Path, log: journal.Journal) -> Measured:
@@ -157,15 +175,17 @@ def _send(
         insecure=timing.insecure,
         proxy_from_env=timing.proxy_from_env,
         keep_text=timing.keep_text,
+        deadline_s=None if order.place is None else order.place.deadline_s,
     )
     with ProgressLine() as line:
 
         def on_progress(progress: Progress) -> None:
             line.update(progress)
             recorder.note_start(progress)
+            recorder.watch(progress)
 
         return execute(
-            compressed(plan, preflight.time_scale), target, dialect, options, recorder.take, on_progress, log.note_sent
+            compressed(plan, preflight.time_scale), target, dialect, options, recorder.take, on_progress, recorder.note_sent
         )
 
 
@@ -177,6 +197,7 @@ class _Recorder:
         self._meta = meta
         self._template_tokens = template_tokens  # None: a chat template of unknown length, so no row can be judged alone
         self._knows_start = False
+        self._watchdog = Watchdog()
         self.records: list[StreamRecord] = []
         self.run_marks: tuple[str, ...] = ()
 
@@ -189,6 +210,18 @@ class _Recorder:
                 self.run_marks = (ISL_MISMATCH,)
         self.records.append(record)
         self._log.append(record)
+        self._watchdog.ended(record.request_id)
+
+    def note_sent(self, record: StreamRecord) -> None:
+        """One request that is on its way."""
+        self._log.note_sent(record)
+        self._watchdog.sent(record.request_id)
+
+    def watch(self, progress: Progress) -> None:
+        """Name the requests in flight if nothing has moved for long."""
+        warning = self._watchdog.look(time.monotonic(), (progress.phase, progress.sent, progress.done))
+        if warning is not None:
+            output.say(warning)
 
     def note_start(self, progress: Progress) -> None:
         """Tell the journal when the measured phase began, as soon as that is known: due times count from there."""
@@ -222,6 +255,7 @@ def _meta_before(run_id: str, order: Order, target: Target, dialect: Dialect, pl
         simulated=preflight.is_simulated,
         preflight=preflight.findings,
         slo=plan.slo.limits() if plan.slo is not None else {},
+        experiment={} if order.place is None else dict(order.place.facts),
     )
 
 

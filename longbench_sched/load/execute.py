@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SPARE_FILES = 64  # the journal, the results, the interpreter's own
 MAX_SPARE_CONNECTIONS = 512
 PROGRESS_EVERY_S = 0.5
+DEADLINE = "DEADLINE"  # in the place of a signal's name
 NOTES_A_TURN = 32
 START_DELAY_NS = 50_000_000  # between the last preparation and the first due time
 
@@ -59,6 +60,7 @@ class LoadOptions:
     proxy_from_env: bool = False
     keep_text: bool = False
     drain_s: float = 120.0
+    deadline_s: float | None = None  # for all of it, warm-ups included; then every open stream is ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class LoadResult:
     client: ClientHealth
     transport: str
     proxy: str | None
-    interrupted: str | None  # SIGINT, SIGTERM
+    interrupted: str | None  # SIGINT, SIGTERM, DEADLINE
     is_aborted: bool  # a second signal ended open streams
     marks: tuple[str, ...]
 
@@ -201,6 +203,8 @@ class _Execution:
         for number in signals:
             loop.add_signal_handler(number, self._on_signal, number)
         ticker = asyncio.ensure_future(self._tick())
+        deadline = self._options.deadline_s
+        alarm = None if deadline is None else loop.call_later(deadline, self._on_deadline)
         wall_ns, mono_ns = time.time_ns(), time.monotonic_ns()
         try:
             await self._driver.warm_up(self._plan.warmups, self._plan.warmup_concurrency)
@@ -219,6 +223,8 @@ class _Execution:
             pulse.stop()
         finally:
             ticker.cancel()
+            if alarm is not None:
+                alarm.cancel()
             for number in signals:
                 loop.remove_signal_handler(number)
             await self._transport.aclose()
@@ -314,6 +320,13 @@ class _Execution:
             asyncio.get_running_loop().call_later(self._options.drain_s, self._abort)
         else:
             self._abort()
+
+    def _on_deadline(self) -> None:
+        """Nothing may hold up the runs that follow: stop, and do not wait for what is open."""
+        self._signal = self._signal or DEADLINE
+        self._phase = "drain"
+        self._driver.stop()
+        self._abort()
 
     def _abort(self) -> None:
         self._is_aborted = True
