@@ -19,7 +19,9 @@ from longbench_sched.errors import TargetError
 from longbench_sched.plan import Request
 from longbench_sched.record import Decoded, Reason, Status, StreamRecord, TokenSource
 from longbench_sched.sim.clock import VirtualLoop
+from longbench_sched.sim.content import Content, prompt_content
 from longbench_sched.sim.engine import Engine
+from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.state import Sequence
 
 PREEMPTED = "preempted"  # a mark: the request lost its KV at least once
@@ -41,6 +43,7 @@ class _Exchange:
     over: asyncio.Future[None]
     sequence: Sequence | None = None
     n_tokens: int = 0
+    cached: int = 0  # tokens of the prompt that were found in a cache
     at_ns: array[int] = field(default_factory=lambda: array("q"))
     tokens: array[int] = field(default_factory=lambda: array("i"))
 
@@ -109,12 +112,23 @@ class SimTransport:
             return _refused(record, refusal)
         exchange = _Exchange(record, self._loop.create_future())
         sequence = self._engine.submit(
-            request.isl, request.osl, (now_ns - self._origin_ns) / 1e9, to_length=request.sampling.ignore_eos
+            request.isl,
+            request.osl,
+            (now_ns - self._origin_ns) / 1e9,
+            to_length=request.sampling.ignore_eos,
+            content=self._content(request),
         )
         exchange.sequence = sequence
         self._open[sequence] = exchange
         await exchange.over
         return SimEnded(record)
+
+    def _content(self, request: Request) -> Content | None:
+        """What the prompt shares with others of its lane, by name: prompts are never token lists."""
+        if not request.shared_prefix:
+            return None
+        number = self._engine.counters.n_arrived  # of the sequence that is about to be made
+        return prompt_content(number, request.isl, group=request.lane, prefix_tokens=request.shared_prefix)
 
     async def warm(self, n_connections: int) -> None:
         """There are no connections."""
@@ -168,6 +182,8 @@ class SimTransport:
         for sequence in self._engine.end((end_ns - self._origin_ns) / 1e9):
             exchange = exchanges[sequence]
             n = sequence.generated
+            if not exchange.n_tokens:
+                exchange.cached = sequence.cached  # later it may be that of a second admission
             exchange.at_ns.append(end_ns)
             exchange.tokens.append(n - exchange.n_tokens)
             exchange.n_tokens = n
@@ -184,6 +200,8 @@ class SimTransport:
         decoded.chunk_lateness_ns = array("q", bytes(8 * len(exchange.at_ns)))
         decoded.prompt_tokens, decoded.prompt_token_source = sequence.isl, TokenSource.USAGE
         decoded.output_tokens, decoded.output_token_source = sequence.generated, TokenSource.USAGE
+        if exchange.at_ns and type(self._engine.state.kv) is not KvBlocks:  # there is a cache
+            decoded.cached_tokens, decoded.cached_token_source = exchange.cached, TokenSource.USAGE
         if exchange.at_ns:
             decoded.chunk_token_source = TokenSource.USAGE
             decoded.first_byte_ns = decoded.answer_at_ns = exchange.at_ns[0]

@@ -125,3 +125,21 @@ def test_an_interference_workload_keeps_its_lanes() -> None:
     summary = summarize(run(text, setting("sglang")).run)
     assert set(summary.lanes) == {"short", "long"}
     assert summary.lanes["long"].stats["ttft"].n == 4
+
+
+def test_a_shared_prefix_is_found_in_the_cache_without_a_token_list() -> None:
+    """1,000 of 1,600 tokens are common: 62 blocks of 16, 992 tokens, for all but the first; none where caching is off."""
+    text = "isl = 1600\nosl = 2\nconcurrency = 1\nrequests = 3\nwarmups = 0\nshared_prefix = 1000\n"
+    cached, uncached = run(text, setting("vllm")).run, run(text, setting("vllm", "--no-enable-prefix-caching")).run
+    assert list(cached.table.ints["cached_tokens"]) == [0, 992, 992]
+    assert set(uncached.table.texts["cached_token_source"]) == {None}
+    first, second = (
+        [table.ints["first_byte_ns"][row] - table.ints["sent_ns"][row] for row in (0, 1)]
+        for table in (cached.table, uncached.table)
+    )
+    assert first[1] < first[0] == second[0] == second[1]
+
+
+def test_requests_without_a_common_prefix_share_nothing() -> None:
+    done = run("isl = 1600\nosl = 2\nconcurrency = 1\nrequests = 3\n", setting("vllm")).run
+    assert set(done.table.ints["cached_tokens"]) == {0}
