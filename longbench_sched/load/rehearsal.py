@@ -142,7 +142,7 @@ class _Sent:
 
 def _failure(sent: _Sent, target: Target) -> TargetError:
     decoded, url, path = sent.record.decoded, target.endpoint.url, sent.http_request.path
-    words = f": {decoded.detail}" if decoded.detail else ""
+    words = f": {decoded.detail.rstrip('.')}" if decoded.detail else ""
     is_status = decoded.reason is Reason.HTTP_STATUS
     if is_status and sent.record.http_status == 404:
         return TargetError(

@@ -178,8 +178,9 @@ def _client_limited(summary: Summary) -> Seen | None:
     over = [text.format(_number(value), _number(limit)) for value, limit, text in measured if value > limit]
     if not over and "client-limited" not in summary.meta.marks:
         return None
+    whose = "" if scale == 1 else f" These are as measured here; in engine time they are x {scale:g}."
     return (
-        f"The tool itself could not keep up: {'; '.join(over) or 'so marked when it ran'}.",
+        f"The tool itself could not keep up: {'; '.join(over) or 'so marked when it ran'}.{whose}",
         "Late sends and late reads look like a slow server.",
         "Use a faster or idler machine, fewer requests in flight, or --count final; then run again.",
     )

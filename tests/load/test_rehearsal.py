@@ -49,6 +49,11 @@ def test_a20_an_endpoint_that_ignores_the_length_asked_for_is_named_with_both_nu
     assert found.capability["finish_reason"] == "stop"
 
 
+def test_a_servers_own_full_stop_is_not_doubled() -> None:
+    with pytest.raises(TargetError, match=r"\(http-status 400\): too long\.\nMend that"):
+        run([Send(scripted.json_answer({"error": {"message": "too long."}}, 400))], [make_request()])
+
+
 def test_a20_a_dialect_without_such_a_field_is_not_said_to_be_dishonoured() -> None:
     found = run([Send(ok_stream(5, finish="stop"))], [make_request(4, 32)], engine="openai")
     assert ids_of(found) == ["LENGTH-CONTROL"]

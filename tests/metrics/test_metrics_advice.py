@@ -148,6 +148,16 @@ def test_a23_the_loop_lag_stands_in_the_warning() -> None:
     assert "event loop lag p99 25.0 ms (limit 10.0 ms)" in next(a.text for a in summary.advice if a.id == "CLIENT-LIMITED")
 
 
+def test_on_a_compressed_clock_the_tools_own_lateness_says_whose_time_it_is() -> None:
+    """The limits hold for this machine's time; all else on the page is the engine's."""
+    run = run_of(streams(), client=health(lateness_p99_ms=25.0), time_scale=6.0)
+    (found,) = [a for a in summarize(run).advice if a.id == "CLIENT-LIMITED"]
+    assert found.text == (
+        "The tool itself could not keep up: send lateness p99 25.0 ms (limit 10.0 ms). "
+        "These are as measured here; in engine time they are x 6."
+    )
+
+
 def test_a21_lateness_counts_against_the_ttft_it_blurs() -> None:
     """20 ms late is nothing for a TTFT of 30 s, on whatever clock the engine runs."""
     long = [row(0, [30_000.0 + 10 * k for k in range(5)])]
