@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-EXAMPLES = "Example: longbench-sched serve --engine sglang --port 8001 --chunked-prefill-size 2048"
+EXAMPLES = """
+Examples:
+
+  longbench-sched serve --engine sglang --port 8001 --chunked-prefill-size 2048
+
+  longbench-sched serve --engine vllm --fault cut:every=10,after=5 --fault 5xx:p=0.02
+"""
 
 
 def serve(
@@ -23,6 +29,13 @@ def serve(
     ] = "prediction",
     time_scale: Annotated[float, typer.Option(help="Engine seconds per wall second: 6 makes a run six times as short.")] = 1.0,
     served_model_name: Annotated[str | None, typer.Option(help="Name under which the model is served, if not --model.")] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Do something wrong, to test a client: stall, cut, 5xx, slow, malformed; cut:every=10,after=5 or cut:p=0.1."
+        ),
+    ] = None,
+    fault_seed: Annotated[int, typer.Option(help="Another draw of the requests that p=... hits.")] = 0,
     is_child: Annotated[bool, typer.Option("--is-child", hidden=True)] = False,
     dies_with_parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -33,6 +46,7 @@ def serve(
     """
     from longbench_sched.cli.calibrations import read_calibration
     from longbench_sched.cli.model_flag import read_model
+    from longbench_sched.sim.faults import read_fault
     from longbench_sched.sim.flags import read_flags
     from longbench_sched.sim.server import ServerOptions
     from longbench_sched.sim.server import serve as run_server
@@ -54,5 +68,7 @@ def serve(
             served_model=served_model_name,
             options=read_flags(engine, context.args),
             is_child=is_child,
+            faults=tuple(read_fault(text) for text in fault or []),
+            fault_seed=fault_seed,
         )
     )

@@ -30,6 +30,7 @@ from longbench_sched.sim import http1
 from longbench_sched.sim.alarm import Alarm
 from longbench_sched.sim.cost import Calibration
 from longbench_sched.sim.engine import OPTIONS, Engine, EngineOptions, build_engine
+from longbench_sched.sim.faults import Fault, FaultPlan, FaultyWire, Wire
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.lateness import Lateness
 from longbench_sched.sim.models import Model, find_model
@@ -62,6 +63,8 @@ class ServerOptions:
     calibration: Calibration = field(default_factory=Calibration)
     shape: Model | None = None  # of a model that is not in the table
     is_child: bool = False  # ends when its standard input does
+    faults: tuple[Fault, ...] = ()  # what it does wrong on purpose
+    fault_seed: int = 0
 
     @property
     def engine_options(self) -> EngineOptions:
@@ -75,7 +78,7 @@ class ServerOptions:
 class _Exchange:
     """A generation request being answered."""
 
-    connection: _Connection
+    wire: Wire
     ask: Ask
     request_id: str
     sequence: Sequence
@@ -103,6 +106,7 @@ class _Server:
         self.end_s = 0.0  # the same in engine time
         self.started = int(time.time())
         self.n_http = 0
+        self.faults = FaultPlan(options.faults, options.fault_seed)
         self._date = (0, "")
 
     # -- clock and steps
@@ -157,14 +161,14 @@ class _Server:
                 exchange.has_head = True
                 data = self.head(200, None, EVENTS, exchange.request_id) + data
             if data:
-                exchange.connection.write(data)
+                exchange.wire.write(data)
         if finish is None:
             return
         del self.exchanges[sequence]
         if stream is None:
             body = self.dialect.whole(exchange.ask, exchange.request_id, exchange.created, sequence.generated, finish)
-            exchange.connection.write(self.head(200, len(body), "application/json", exchange.request_id) + body)
-        exchange.connection.answered()
+            exchange.wire.write(self.head(200, len(body), "application/json", exchange.request_id) + body)
+        exchange.wire.answered()
 
     # -- requests
 
@@ -218,11 +222,15 @@ class _Server:
         return Answer.json({"detail": "Not Found"}, 404)
 
     def _generate(self, connection: _Connection, route: Route, message: http1.HttpMessage, request_id: str) -> None:
+        fault = self.faults.next()
+        if fault is not None and fault.kind == "5xx":
+            raise Refused(self.dialect.failure(fault.status, "a fault that was asked for (serve --fault)"))
         ask = self.dialect.read(self.context(), route, message.body)
         created = int(time.time())
         stream = self.dialect.stream(ask, request_id, created) if ask.is_stream else None
         sequence = self.engine.submit(ask.isl, ask.max_new, self.now_s(), stop_at=ask.stop_at, to_length=ask.to_length)
-        exchange = _Exchange(connection, ask, request_id, sequence, stream, created)
+        wire = connection if fault is None else FaultyWire(connection, fault, self.loop)
+        exchange = _Exchange(wire, ask, request_id, sequence, stream, created)
         self.exchanges[sequence] = exchange
         connection.exchange = exchange
         if stream is not None and not self.dialect.holds_head(route):
@@ -270,6 +278,7 @@ class _Server:
             "n_waiting": len(state.waiting),
             "n_preemptions": state.n_preemptions,
             "counters": asdict(engine.counters),
+            "faults": {"n_requests": self.faults.n_requests, "n_hit": self.faults.n_hit},
             "cpu_s": round(usage.user + usage.system, 3),
             "pid": os.getpid(),
         }
@@ -346,6 +355,10 @@ class _Connection(asyncio.Protocol):
             self.transport.resume_reading()
         if not self.reader.is_idle:
             self._read_next()
+
+    def cut(self) -> None:
+        """Close in the middle of an answer."""
+        self.close()
 
     def close(self) -> None:
         """Close when everything is sent."""

@@ -116,6 +116,10 @@ class ServerDialect(Protocol):
         """Whether the head of a streamed answer waits for the first event."""
         ...
 
+    def failure(self, status: int, message: str) -> Answer:
+        """What the engine answers when it has failed itself, in its own form."""
+        ...
+
 
 SPEECH_IDS = tuple(utterance.id for utterance in tokens.SPEECH)
 SPEECH_TEXT = tuple(utterance.text for utterance in tokens.SPEECH)

@@ -188,6 +188,10 @@ class SglangDialect:
         """The OpenAI routes wait for the first event, so that an error can still have its own status."""
         return route != "generate"
 
+    def failure(self, status: int, message: str) -> Answer:
+        """An HTTPException: the type is the status as a text."""
+        return error(status, str(status), message)
+
     def read(self, context: Context, route: Route, body: bytes) -> Ask:
         """Understand a request. Prompt and output together must fit into the context; else it is refused, not clamped."""
         if route == "generate":

@@ -156,6 +156,10 @@ class TrtllmDialect:
         """The head goes out as soon as the request is in the queue."""
         return False
 
+    def failure(self, status: int, message: str) -> Answer:
+        """A flat body."""
+        return error(message, "InternalServerError", status)
+
     def read(self, context: Context, route: Route, body: bytes) -> Ask:
         """Understand a request; fields it does not know are an error."""
         asked = load(body, _schema)

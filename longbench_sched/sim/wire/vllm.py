@@ -169,6 +169,10 @@ class VllmDialect:
         """The head goes out as soon as the request is in the queue."""
         return False
 
+    def failure(self, status: int, message: str) -> Answer:
+        """A dead engine is 500, one that can be asked again 503."""
+        return error(status, "ServiceUnavailableError" if status == 503 else "InternalServerError", message)
+
     def read(self, context: Context, route: Route, body: bytes) -> Ask:
         """Understand a request. Asking for more output than fits is not an error: it ends early, by length."""
         asked = load(body, _invalid)
