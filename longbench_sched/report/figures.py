@@ -58,8 +58,8 @@ STAT_COLUMNS = (
 
 
 def typical(stat: Stat) -> float | None:
-    """The value that chooses a row's unit: the median, or what there is."""
-    return next((value for value in (stat.p50, stat.mean, stat.max) if is_number(value)), None)
+    """The value that chooses a row's unit: the median, or what there is; 0 is at home in any unit and chooses none."""
+    return next((value for value in (stat.p50, stat.mean, stat.max) if is_number(value) and value), None)
 
 
 def stat_cells(stat: Stat, scale: Scale) -> tuple[str, ...]:

@@ -91,6 +91,13 @@ def test_b09_a_metric_that_is_not_defined_is_a_dash_and_removes_only_itself() ->
     assert next(line for line in lines if line.startswith("  TTFT")).split()[2:4] == ["12.3", "11.2"]
 
 
+def test_a_median_of_0_does_not_choose_the_unit() -> None:
+    """Gaps within one read are 0: an ITL with such a median is still one of milliseconds."""
+    stat = Stat("itl", "s", 2032, 0.00447, 0.0, 0.0144, 0.02, 0.0344, 0.0, 0.151, 0.0, 0.00162)
+    text = render(build_page([handmade.make_summary(whole=Section("whole", 0, 9, {"itl": stat}, {}), steady=None)]))
+    assert "ITL  ms  4.47    0  14.4  20.0  34.4  151  2032  0 … 1.62" in text
+
+
 def test_p99_of_fewer_than_100_values_is_marked() -> None:
     few, many = (
         render(build_page([handmade.make_summary(whole=Section("whole", 0, 10, handmade.make_stats(n), {}), steady=None)]))
