@@ -23,6 +23,7 @@ from longbench_sched.sim.policy.sglang import Sglang, SglangOptions
 from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.prefix_cache import PrefixCache
+from longbench_sched.sim.radix_cache import RadixCache
 from longbench_sched.sim.state import Accepted, Policy, SchedulerState, Sequence, StepPlan
 
 EngineName = Literal["vllm", "sglang", "trtllm"]
@@ -205,10 +206,22 @@ def vllm_state(options: VllmV1Options, n_blocks: int) -> SchedulerState:
 
 def _sglang(gpu: Gpu, model: Model, options: SglangOptions, cost: StepCost) -> Engine:
     memory = (options.mem_fraction_static or 0.0) * gpu.memory_bytes - model.total_weights() * model.weight_bytes
-    pages = kv_capacity_tokens(gpu, model, memory) // options.page_size
+    tokens = min(kv_capacity_tokens(gpu, model, memory), options.max_total_tokens or 1 << 60)
+    pages = tokens // options.page_size
     context = min(options.context_length or model.context, pages * options.page_size - options.page_size - 1)
-    kv = KvBlocks(pages, options.page_size)
-    return Engine("sglang", gpu, model, options, context, Sglang(options), SchedulerState(kv), cost)
+    return Engine("sglang", gpu, model, options, context, Sglang(options), sglang_state(options, pages), cost)
+
+
+def sglang_state(options: SglangOptions, n_pages: int) -> SchedulerState:
+    """The state of an idle SGLang with so many pages."""
+    splits_prompt = options.profile.splits_prompt
+    is_caching = not options.disable_radix_cache
+    kv = (
+        RadixCache(n_pages, options.page_size, splits_prompt=splits_prompt)
+        if is_caching
+        else KvBlocks(n_pages, options.page_size)
+    )
+    return SchedulerState(kv, n_drafts=options.speculative_num_steps)
 
 
 def _trtllm(gpu: Gpu, model: Model, options: TrtllmOptions, cost: StepCost) -> Engine:

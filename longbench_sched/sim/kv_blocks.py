@@ -72,6 +72,13 @@ class KvBlocks:
         self.take(n)
         sequence.blocks += n
 
+    def make_room(self, n: int) -> None:
+        """Evict until `n` blocks hold nothing, where that makes a difference."""
+
+    def look_up(self, sequence: Sequence, limit: int) -> int:
+        """Find a prefix within so many tokens in a cache that remembers when it was looked at; how long it is."""
+        return 0
+
     def adopt(self, sequence: Sequence, cached_tokens: int) -> None:
         """Begin a sequence with so many tokens of a prefix that was found."""
         assert cached_tokens == 0, "nothing is cached here"

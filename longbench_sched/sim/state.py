@@ -25,6 +25,7 @@ from longbench_sched.sim.kv_blocks import KvBlocks
 
 if TYPE_CHECKING:
     from longbench_sched.sim.prefix_cache import Run
+    from longbench_sched.sim.radix_cache import TreeNode
 
 Kind = Literal["prefill", "decode", "verify"]
 Accepted = Callable[["Sequence", int], int]  # how many of so many drafts the target accepts
@@ -58,6 +59,8 @@ class Sequence:
     stale: int = 0  # of `in_flight`, planned before its last preemption
     filled: int = 0  # tokens whose blocks may be found, where `computed` does not say it
     table: tuple[Run, ...] = ()
+    node: TreeNode | None = None  # of a radix tree: where what was found ends, and what is locked
+    kept: int = 0  # tokens of it that are the tree's
     is_contested: bool = False  # somebody else computes the same content at the same time
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -140,7 +143,10 @@ class StepPlan:
     # Blocks further taken, or RELEASE, in the order in which it is done; a line for everyone admitted or preempted.
     blocks: list[tuple[Sequence, int]] = field(default_factory=list)
     withdrawn: dict[Sequence, int] = field(default_factory=dict)  # tokens of those preempted that were in this plan before
+    lookups: list[tuple[Sequence, int]] = field(default_factory=list)  # prefixes looked up in a tree that remembers it
+    room: dict[Sequence, tuple[int, int]] = field(default_factory=dict)  # blocks evicted until, before and after a release
     queue: list[Sequence] | None = None  # the queue in a new order, before admissions
+    order: list[Sequence] | None = None  # the running list in a new order, after admissions
     note: object | None = None
     padding: int = 0  # slots that compute and yield nothing
     # The policy would decide the same again and again while all get their token and nobody comes, ends or lacks memory.
@@ -218,6 +224,8 @@ class SchedulerState:
         is_shared = kv.is_caching and bool(plan.admitted or plan.preempted)
         if is_shared:
             kv.follow(plan)
+        for sequence, limit in plan.lookups:
+            kv.look_up(sequence, limit)
         for sequence, n in plan.blocks:
             if n == RELEASE:
                 self._preempt(sequence, plan)
@@ -228,6 +236,8 @@ class SchedulerState:
             sequence.blocks += n
         if is_shared:
             kv.follow(None)
+        if plan.order is not None:
+            self.running = plan.order
         for chunk in plan.chunks:
             sequence = chunk.sequence
             end = chunk.start + chunk.n_tokens
@@ -258,7 +268,10 @@ class SchedulerState:
 
     def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
         self.running.remove(sequence)
+        before, after = plan.room.get(sequence, (0, 0))
+        self.kv.make_room(before)
         self.kv.release(sequence)
+        self.kv.make_room(after)
         sequence.is_running = sequence.is_partial = False
         sequence.computed = sequence.drafts = sequence.expected = 0
         sequence.stale = sequence.in_flight
@@ -326,7 +339,7 @@ class SchedulerState:
             if is_last:
                 n_ended += self._yield(sequence, 1, end_s)
                 yielded.append(sequence)
-            elif self.kv.is_caching:
+            if sequence.is_running and sequence.finish is None:
                 self.kv.progress(sequence)
         if is_plain:
             for sequence in plan.decodes:

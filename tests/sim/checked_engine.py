@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from longbench_sched.sim.content import Content, prompt_content
 from longbench_sched.sim.cost import StepCost
-from longbench_sched.sim.engine import Engine, vllm_state
+from longbench_sched.sim.engine import Engine, sglang_state, vllm_state
 from longbench_sched.sim.hardware import GPUS
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.models import MODELS
@@ -20,6 +20,7 @@ from longbench_sched.sim.policy.sglang import Sglang, SglangOptions
 from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.prefix_cache import PrefixCache
+from longbench_sched.sim.radix_cache import RadixCache
 from longbench_sched.sim.state import SchedulerState, StepPlan
 from longbench_sched.sim.state import Sequence as Request
 
@@ -73,7 +74,8 @@ def vllm(kv_tokens: int = 1 << 20, **flags) -> Engine:
 
 def sglang(kv_tokens: int = 1 << 20, **flags) -> Engine:
     options = SglangOptions(**flags).resolved(H200, QWEN.context)
-    return _engine("sglang", options, Sglang(options), KvBlocks(kv_tokens // options.page_size, options.page_size))
+    state = sglang_state(options, kv_tokens // options.page_size)
+    return Engine("sglang", H200, QWEN, options, QWEN.context, Sglang(options), state, StepCost(H200, QWEN))
 
 
 def trtllm(kv_tokens: int = 1 << 20, **flags) -> Engine:
@@ -200,6 +202,10 @@ def _check_blocks(state: SchedulerState, story: Story) -> None:
     if isinstance(kv, PrefixCache):
         held = blocks_held(state.running, kv)
         assert 0 <= kv.idle <= kv.free, "G3: idle blocks are free ones"
+    if isinstance(kv, RadixCache):
+        own = sum(request.blocks - request.kept // kv.block_tokens for request in state.running)
+        held = own + kv.locked_tokens() // kv.block_tokens
+        assert 0 <= kv.idle <= kv.free, "SG-6: free + evictable + locked = capacity"
     assert kv.free >= 0
     assert held == kv.held, "G3: free + held = total"
     assert all(request.blocks == 0 for request in state.waiting), "G3: a waiting request holds none"

@@ -1,4 +1,4 @@
-"""SGLang (as of 0.5.23): prefill first.
+"""SGLang (0.5.23, and 0.4.2.post4 as a profile): prefill first.
 
 In every iteration the scheduler tries to build a batch of prompts and runs it alone; only when there is none do the running
 sequences decode. So while prompts that can be admitted keep arriving, nobody's tokens advance: the gap between two tokens is as
@@ -8,28 +8,54 @@ tokens of the next batch.
 Admission keeps room for part of what running sequences may still generate, `new_token_ratio` of it. The ratio falls with every
 decode step and rises when memory ran out: then the sequences that generated least are retracted to the end of the queue.
 
-With `enable_mixed_chunk` the running decodes ride in the prefill batch. Not modelled: the radix cache, priorities, other
-policies than first come first served, pipeline stages.
+Prefixes are found in a radix tree, token by token; with `lpm` those that find most go first. With `enable_mixed_chunk` the
+running decodes ride in the prefill batch. The flag "full" belongs to the running batch and says that nobody is admitted until
+somebody leaves; it is lost together with a batch that it was set on while nothing ran.
+
+Equal, step for step, to recorded traces of 0.5.23 without overlap (tests/sim/traces). Overlap is part of the cost only. Not
+modelled: pipeline stages, priorities, the orders other than fcfs, lpm and lof.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.content import Content, common
 from longbench_sched.sim.hardware import Gpu
-from longbench_sched.sim.state import RELEASE, Chunk, SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.state import RELEASE, Chunk, SchedulerState, Sequence, StepPlan, Verify
 
 CLIP_MAX_NEW_TOKENS = 4096  # how far into the future of a sequence admission looks
 INIT_NEW_TOKEN_RATIO = 0.7
 MIN_RATIO_FACTOR = 0.14
 DECAY_STEPS = 600
 RETRACT_DECODE_STEPS = 20
+MATCH_AT_MOST = 128  # a longer queue is served first come, first served
+SHARED_TOKENS = 32  # who finds no more than this waits for an earlier one in the queue with which it shares as much
+
+_POLICIES = ("fcfs", "lpm", "lof")
+
+
+@dataclass(frozen=True, slots=True)
+class SglangProfile:
+    """What differs between releases."""
+
+    reserves_ignore_eos_in_full: bool  # what a sequence that ignores EOS may still generate is reserved, not a part of it
+    caps_input_with_chunks: bool  # `max_prefill_tokens` ends a batch of several prompts even if they are chunked
+    retracts_ahead: bool  # until there is room for 20 decode steps; else until the next one fits
+    splits_prompt: bool
+    ratio_bias: int  # in the denominator of the ratio after a retraction
+
+
+SGLANG_0_5_23 = SglangProfile(True, False, False, True, 1)
+SGLANG_0_4_2 = SglangProfile(False, True, True, False, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SglangOptions:
-    """Flags of `sglang.launch_server`, by their own names; None is resolved by GPU memory."""
+    """Flags of `sglang.launch_server` 0.5.23, by their own names; None is resolved by GPU memory."""
 
     chunked_prefill_size: int | None = None  # -1: no chunking
     max_prefill_tokens: int = 16384
@@ -40,17 +66,40 @@ class SglangOptions:
     mem_fraction_static: float | None = None
     page_size: int = 1
     enable_metrics: bool = False
+    schedule_policy: str = "fcfs"
+    disable_radix_cache: bool = False
+    disable_overlap_schedule: bool = False
+    num_continuous_decode_steps: int = 1
+    prefill_decode_interval: int = 0  # decode steps after each prefill batch
+    max_total_tokens: int | None = None  # the KV pool, instead of what memory holds
+    max_queued_requests: int | None = None
+    speculative_algorithm: Literal["", "EAGLE", "EAGLE3", "NEXTN", "NGRAM"] = ""
+    speculative_num_steps: int = 0
+    speculative_eagle_topk: int = 0
+    speculative_num_draft_tokens: int = 0
+
+    @property
+    def profile(self) -> SglangProfile:
+        """The release."""
+        return SGLANG_0_5_23
 
     def resolved(self, gpu: Gpu, model_context: int) -> SglangOptions:
-        """The same with every default decided; `max_running_requests` when the KV capacity is known, by `max_running`."""
+        """The same with every default decided; `max_running_requests` when the KV capacity is known, by `max_running`.
+
+        Chunks of 2048 tokens below 20 GiB, 4096 below 60, 8192 below 160, else 16384. Raises UsageError.
+        """
         gib = gpu.memory_gib
         chunk = self.chunked_prefill_size or (2048 if gib < 20 else 4096 if gib < 60 else 8192 if gib < 160 else 16384)
         reserved_gib = max(0.5 + 1.5 * max(chunk, 2048) / 1024, 10.0 if gib >= 60 else 0.0)
+        fraction = self.mem_fraction_static or round((gib - reserved_gib) / gib, 3)
+        return _speculating(_checked(self), 3, 1, 4)._with(chunk, fraction, model_context)
+
+    def _with(self, chunk: int, fraction: float, model_context: int) -> SglangOptions:
         return replace(
             self,
             chunked_prefill_size=chunk,
             context_length=self.context_length or model_context,
-            mem_fraction_static=self.mem_fraction_static or round((gib - reserved_gib) / gib, 3),
+            mem_fraction_static=fraction,
         )
 
     def max_running(self, kv_tokens: int) -> int:
@@ -60,13 +109,135 @@ class SglangOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Sglang042Options(SglangOptions):
+    """Flags of 0.4.2.post4 where their defaults differ."""
+
+    schedule_policy: str = "lpm"
+
+    @property
+    def profile(self) -> SglangProfile:
+        """The release."""
+        return SGLANG_0_4_2
+
+    def resolved(self, gpu: Gpu, model_context: int) -> SglangOptions:
+        """The same with every default decided: chunks of 2048 tokens below 25 GB, else 8192; EAGLE turns much off.
+
+        Raises UsageError for what 0.4.2 does not allow together.
+        """
+        options = _checked(self)
+        if options.speculative_algorithm:
+            clash = [
+                flag
+                for flag, is_given in (
+                    ("--chunked-prefill-size", (options.chunked_prefill_size or -1) > 0),
+                    ("--enable-mixed-chunk", options.enable_mixed_chunk),
+                )
+                if is_given
+            ]
+            if clash:
+                raise UsageError(
+                    f"{' and '.join(clash)} cannot be had with {options.speculative_algorithm} in SGLang 0.4.2: it turns "
+                    "chunked prefill, radix cache and overlap off.\n  Leave the flag out, or give --engine sglang (0.5)."
+                )
+            options = replace(
+                _speculating(options, 5, 8, 64),
+                chunked_prefill_size=-1,
+                disable_radix_cache=True,
+                disable_overlap_schedule=True,
+            )
+        chunk = options.chunked_prefill_size or (2048 if gpu.memory_gib < 25 else 8192)
+        return options._with(chunk, options.mem_fraction_static or 0.88, model_context)
+
+
+def _checked(options: SglangOptions) -> SglangOptions:
+    """Raises UsageError for values that do not go together."""
+    if options.schedule_policy not in _POLICIES:
+        raise UsageError(f"--schedule-policy {options.schedule_policy!r} is not played. Known: {', '.join(_POLICIES)}.")
+    chunk, page = options.chunked_prefill_size, options.page_size
+    if chunk is not None and chunk > 0 and chunk % page:
+        raise UsageError(f"--chunked-prefill-size {chunk} is not a multiple of --page-size {page}.")
+    if options.enable_mixed_chunk and chunk is not None and chunk < 0:
+        raise UsageError("--enable-mixed-chunk needs chunked prefill: leave --chunked-prefill-size -1 out.")
+    return options
+
+
+def _speculating(options: SglangOptions, steps: int, topk: int, tokens: int) -> SglangOptions:
+    if not options.speculative_algorithm:
+        return options
+    return replace(
+        options,
+        speculative_num_steps=options.speculative_num_steps or steps,
+        speculative_eagle_topk=options.speculative_eagle_topk or topk,
+        speculative_num_draft_tokens=options.speculative_num_draft_tokens or tokens,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SglangNote:
     """What the scheduler remembers between iterations."""
 
     ratio: float
     chunked: Sequence | None = None
     is_full: bool = False
+    is_loose: bool = False  # "full" was set while nothing ran: it goes with the batch that it was set on
     n_departures: int = 0  # when it was found full: a departure since then makes room
+    n_decodes_due: int = 0  # decode steps before the queue is looked at again
+
+
+class _Full(Exception):
+    """Nobody more is admitted, and nobody will be until somebody leaves."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A prefill batch in the making, and what is left of its budgets. Memory is in tokens."""
+
+    plan: StepPlan
+    state: SchedulerState
+    input_left: int
+    chunk_left: int | None  # None: prompts are not chunked
+    total_offset: float
+    current_offset: int
+    ratio: float
+    chunked: Sequence | None = None
+    pages: dict[Sequence, int] | None = None
+    states: list[tuple[float, int]] | None = None  # (tokens left, tokens held) of those that may run to their limit
+
+    @property
+    def page(self) -> int:
+        return self.state.kv.block_tokens
+
+    @property
+    def total_left(self) -> float:
+        return self.state.kv.free * self.page - self.total_offset
+
+    @property
+    def current_left(self) -> int:
+        return self.state.kv.free * self.page - self.current_offset
+
+    def paged(self, tokens: int) -> int:
+        return -(-tokens // self.page) * self.page
+
+    def add(self, sequence: Sequence, start: int, n: int, new_tokens: int) -> None:
+        """Take `n` tokens of a sequence, and reserve what it will generate."""
+        self.plan.chunks.append(Chunk(sequence, n, start))
+        paged = self.paged(n)
+        self.total_offset += paged + self.page + new_tokens
+        self.current_offset += paged + self.page
+        self.input_left -= paged
+        if self.chunk_left is not None:
+            self.chunk_left -= paged
+        if start + n < sequence.length:
+            self.chunked = sequence
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a token budget is used up."""
+        return self.input_left <= 0 or (self.chunk_left is not None and self.chunk_left <= 0)
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        return self.total_left <= 0 or self.current_left <= 0
 
 
 @dataclass(slots=True)
@@ -85,139 +256,321 @@ class Sglang:
         """Where the decay ends."""
         return self.init_ratio * MIN_RATIO_FACTOR
 
+    @property
+    def verify_tokens(self) -> int:
+        """Tokens of a sequence in a decode step."""
+        return self.options.speculative_num_draft_tokens or 1
+
     def refusal(self, isl: int, max_new: int) -> str | None:
         """Nothing is refused beyond the context length, which the server checks."""
         return None
 
+    def after(self, note: object | None, n_steps: int) -> object | None:
+        """The note after so many more decode steps of the same batch."""
+        assert isinstance(note, SglangNote)
+        return replace(note, ratio=max(note.ratio - n_steps * self._decay, self.min_ratio))
+
+    @property
+    def _decay(self) -> float:
+        return (self.init_ratio - self.min_ratio) / DECAY_STEPS
+
     def schedule(self, state: SchedulerState, now_s: float) -> StepPlan:
         """A prefill batch if there can be one, else one decode of everybody, else nothing."""
         note = state.note
-        if not isinstance(note, SglangNote):
+        if not isinstance(note, SglangNote) or state.n_planned == 0:
             note = SglangNote(self.init_ratio)
-        if not state.running and not state.waiting:
-            return StepPlan(note=SglangNote(self.init_ratio))
-        chunked = note.chunked if note.chunked and note.chunked.finish is None and note.chunked.left_to_compute else None
-        is_full = note.is_full and state.n_departures == note.n_departures and chunked is None and bool(state.running)
-        note = replace(note, chunked=chunked, is_full=is_full)
-        plan = self._prefill(state, note)
-        return plan if plan.chunks else self._decode(state, plan)
-
-    def _prefill(self, state: SchedulerState, note: SglangNote) -> StepPlan:
-        options, kv = self.options, state.kv
-        decoding = [sequence for sequence in state.running if sequence is not note.chunked]
+        chunked = note.chunked if note.chunked is not None and note.chunked.is_partial else None
+        decoding = [sequence for sequence in state.running if sequence is not chunked] if chunked else state.running
+        is_full = note.is_full and not note.is_loose and bool(decoding) and chunked is None
+        is_full = is_full and state.n_departures == note.n_departures
+        note = replace(note, chunked=chunked, is_full=is_full, is_loose=False, n_departures=state.n_departures)
         plan = StepPlan(note=note)
-        places = options.max_running(kv.total * kv.block_tokens) - len(state.running)
-        if note.chunked is None and (note.is_full or not state.waiting or places <= 0):
+        if note.n_decodes_due and chunked is None and decoding:
+            plan.note = replace(note, n_decodes_due=note.n_decodes_due - 1)
+            return self._decode(state, plan, decoding, is_due=True)
+        if chunked is None and (is_full or not state.waiting):
+            return self._decode(state, plan, decoding)
+        if chunked is None and len(decoding) >= self._places(state):
+            plan.note = replace(note, is_full=True)
+            return self._decode(state, plan, decoding)
+        state.kv.rehearse(plan)
+        try:
+            self._prefill(state, plan, decoding, chunked)
+        finally:
+            state.kv.undo()
+        if plan.chunks:
             return plan
-        chunk_left = options.chunked_prefill_size or -1
-        has_chunks = chunk_left > 0
-        input_left = options.max_prefill_tokens
-        if options.enable_mixed_chunk:
-            input_left -= len(decoding)
-            chunk_left -= len(decoding)
-        # A sequence holds what it will compute in this step; what it may generate is only reckoned with.
-        room = kv.free * kv.block_tokens - sum(self._reserve(sequence, note.ratio) for sequence in decoding)
-        chunked = note.chunked
+        return self._decode(state, plan, decoding)
+
+    def _places(self, state: SchedulerState) -> int:
+        return self.options.max_running(state.kv.total * state.kv.block_tokens)
+
+    # -- prefill
+
+    def _prefill(self, state: SchedulerState, plan: StepPlan, decoding: SequenceOf[Sequence], chunked: Sequence | None) -> None:
+        """Put a batch of prompts into the plan, if there is room for one."""
+        note = plan.note
+        assert isinstance(note, SglangNote)
+        batch = self._empty_batch(state, plan, decoding, note.ratio)
+        queue = self._ordered(state, plan)
         if chunked is not None:
-            n = min(chunked.left_to_compute, chunk_left) if has_chunks else chunked.left_to_compute
-            if n <= 0:
-                return plan
-            n = _take(plan, state, chunked, n)
-            if n <= 0:  # no memory: the others decode first, and end or are retracted
-                return plan
-            room -= n
-            if n == chunked.left_to_compute:
-                room -= min(chunked.max_new - chunked.generated, CLIP_MAX_NEW_TOKENS)
-                chunked = None
-            chunk_left -= n
-            input_left -= n
+            self._go_on(batch, chunked)
         is_full = False
-        for sequence in state.waiting:
-            if places <= 0 or input_left <= 0 or (has_chunks and chunk_left <= 0) or chunked is not None:
-                break
-            extend = sequence.length
-            need = extend + min(sequence.max_new - sequence.generated, CLIP_MAX_NEW_TOKENS) + options.page_size
-            # Alone, a request runs whatever it may still generate: waiting would not make more room.
-            is_alone = not state.running and not plan.chunks and extend < kv.free * kv.block_tokens
-            if need >= room and not is_alone:
-                is_full = True
-                break
-            if not has_chunks and plan.chunks and extend > input_left:
-                break
-            n = min(extend, chunk_left) if has_chunks else extend
-            if n < extend:
-                n -= n % options.page_size
-                if n <= 0:
-                    break
-                chunked = sequence
-            plan.admitted.append(sequence)
-            _take(plan, state, sequence, n)
-            places -= 1
-            chunk_left -= n
-            input_left -= n
-            room -= n if n < extend else need
-        # The mark sits on the running batch: set while nothing runs, it is lost when this prefill takes that batch's place.
-        plan.note = SglangNote(note.ratio, chunked, is_full and bool(decoding), state.n_departures)
-        if options.enable_mixed_chunk and plan.chunks and decoding:
+        try:
+            self._admit(batch, queue, decoding, chunked)
+        except _Full:
+            is_full = bool(plan.chunks) or bool(decoding)
+        self._allocate(state, plan)
+        if self.options.enable_mixed_chunk and plan.chunks and decoding:
             self._mix_in(state, plan, decoding)
-        return plan
+        is_loose = bool(plan.chunks) and (not decoding or plan.order is not None)
+        due = self.options.prefill_decode_interval if plan.chunks else 0
+        plan.note = replace(note, chunked=batch.chunked, is_full=is_full, is_loose=is_loose, n_decodes_due=due)
+
+    def _empty_batch(self, state: SchedulerState, plan: StepPlan, decoding: SequenceOf[Sequence], ratio: float) -> _Batch:
+        options = self.options
+        n_mixed = len(decoding) if options.enable_mixed_chunk else 0
+        chunk = options.chunked_prefill_size or -1
+        return _Batch(
+            plan,
+            state,
+            input_left=options.max_prefill_tokens - n_mixed,
+            chunk_left=chunk - n_mixed if chunk > 0 else None,
+            total_offset=n_mixed + sum(self._reserve(sequence, ratio) for sequence in decoding),
+            current_offset=n_mixed,
+            ratio=ratio,
+        )
 
     def _reserve(self, sequence: Sequence, ratio: float) -> float:
         left = min(sequence.max_new - sequence.generated, CLIP_MAX_NEW_TOKENS)
-        return left * (1.0 if sequence.runs_to_length else ratio)
+        return left * self._ratio_of(sequence, ratio)
+
+    def _ratio_of(self, sequence: Sequence, ratio: float) -> float:
+        return 1.0 if sequence.runs_to_length and self.options.profile.reserves_ignore_eos_in_full else ratio
+
+    def _ordered(self, state: SchedulerState, plan: StepPlan) -> list[Sequence]:
+        """The queue in the order of the policy, which stays."""
+        queue = list(state.waiting)
+        policy = self.options.schedule_policy
+        if policy == "lof":
+            queue.sort(key=lambda sequence: -sequence.max_new)
+            plan.queue = queue
+        if policy != "lpm" or not state.kv.is_caching or len(queue) > MATCH_AT_MOST:
+            return queue
+        rank: dict[Sequence, float] = {}
+        seen: list[Content] = []
+        for sequence in queue:
+            plan.lookups.append((sequence, sequence.length))
+            n = state.kv.look_up(sequence, sequence.length)
+            rank[sequence] = -min(n, sequence.length - 1)
+            if n <= SHARED_TOKENS:
+                content = sequence.content_so_far()
+                if any(common(other, content) >= SHARED_TOKENS for other in seen):
+                    rank[sequence] = float("inf")  # its turn comes when the other has filled the cache
+                else:
+                    seen.append(content)
+        queue.sort(key=lambda sequence: rank[sequence])
+        plan.queue = queue
+        return queue
+
+    def _go_on(self, batch: _Batch, chunked: Sequence) -> None:
+        """The prompt in progress comes first, and always gets on."""
+        left = chunked.left_to_compute
+        n = left
+        if batch.chunk_left is not None:
+            room = min(batch.chunk_left, int(batch.total_left))
+            n = min(left, room if room > 0 else batch.chunk_left)
+        if n <= 0:  # mixed decodes have spent the chunk
+            batch.chunked = chunked
+            return
+        new_tokens = min(chunked.max_new, CLIP_MAX_NEW_TOKENS) if n == left else 0
+        batch.add(chunked, chunked.computed, n, new_tokens)
+
+    def _admit(self, batch: _Batch, queue: list[Sequence], decoding: SequenceOf[Sequence], chunked: Sequence | None) -> None:
+        """Take from the queue what the budgets hold. Raises _Full when places or memory have come to an end."""
+        state, plan = batch.state, batch.plan
+        places = self._places(state) - len(decoding)
+        is_alone = self.options.speculative_algorithm and self.options.profile is SGLANG_0_4_2
+        for sequence in queue:
+            if batch.is_spent and not batch.is_out_of_memory:
+                return
+            if len(plan.chunks) >= places:
+                raise _Full
+            if is_alone and plan.chunks:
+                return
+            if sequence.runs_to_length and not state.kv.is_caching and self.options.profile.reserves_ignore_eos_in_full:
+                is_taken = self._take_ignoring_eos(batch, sequence, decoding)
+            else:
+                is_taken = self._take(batch, sequence)
+            if not is_taken:
+                return
+            if batch.is_out_of_memory:
+                raise _Full
+            if batch.is_spent:
+                return
+
+    def _take(self, batch: _Batch, sequence: Sequence) -> bool:
+        """Admit a sequence, or its first chunk; False if a token budget forbids it. Raises _Full if memory does."""
+        kv, plan = batch.state.kv, batch.plan
+        hit = 0
+        if kv.is_caching:
+            plan.lookups.append((sequence, sequence.length - 1))
+            hit = kv.look_up(sequence, sequence.length - 1)
+        extend = sequence.length - hit
+        kv.adopt(sequence, hit)  # what it found cannot be evicted for it
+        new_tokens = min(max(sequence.max_new - sequence.generated, 0), CLIP_MAX_NEW_TOKENS)
+        if extend + new_tokens + batch.page >= batch.total_left:
+            kv.release(sequence)
+            raise _Full
+        paged = batch.paged(extend)
+        is_capped = batch.chunk_left is None or self.options.profile.caps_input_with_chunks
+        if is_capped and plan.chunks and paged >= batch.input_left:
+            kv.release(sequence)
+            return False
+        n = extend
+        if batch.chunk_left is not None and paged > batch.chunk_left:
+            n = batch.chunk_left // batch.page * batch.page
+            n = (hit + n) // batch.page * batch.page - hit
+            if n <= 0:
+                kv.release(sequence)
+                return False
+        self._enlist(plan, sequence, hit)
+        batch.add(sequence, hit, n, min(sequence.max_new, CLIP_MAX_NEW_TOKENS) if n == extend else 0)
+        return True
+
+    def _take_ignoring_eos(self, batch: _Batch, sequence: Sequence, decoding: SequenceOf[Sequence]) -> bool:
+        """The same for a request that runs to its limit, without a cache: there must be room at every end to come."""
+        extend = sequence.length
+        paged = batch.paged(extend) + batch.page
+        if paged > min(batch.current_left, batch.total_left):
+            raise _Full
+        self._foresee(batch, sequence, decoding)
+        left = batch.current_left - paged
+        freed = 0
+        states = batch.states
+        assert states is not None
+        for i, (tokens_left, held) in enumerate(states):
+            n = len(states) - i
+            if left + freed - tokens_left * n <= n:  # one token each in reserve
+                raise _Full
+            freed += held
+        n = extend
+        if batch.chunk_left is not None and extend > batch.chunk_left:
+            n = batch.chunk_left
+            if n <= 0:
+                return False
+        self._enlist(batch.plan, sequence, 0)
+        batch.add(sequence, 0, n, min(sequence.max_new, CLIP_MAX_NEW_TOKENS) if n == extend else 0)
+        return True
+
+    def _foresee(self, batch: _Batch, sequence: Sequence, decoding: SequenceOf[Sequence]) -> None:
+        """Keep the list of ends to come, nearest first."""
+
+        def end_of(one: Sequence) -> tuple[float, int]:
+            return one.max_new * self._ratio_of(one, batch.ratio) - one.generated, one.length
+
+        if batch.states is None:
+            others = [*decoding, *(chunk.sequence for chunk in batch.plan.chunks)]
+            ends = [end_of(one) for one in (sequence, *others)]
+            batch.states = sorted((end for end in ends if end[0] > 0), key=lambda end: end[0])
+            return
+        end = end_of(sequence)
+        if end[0] > 0:
+            later = [i for i, state in enumerate(batch.states) if end[0] <= state[0]]
+            # As the engine does it: one that ends after all others is put before the last.
+            batch.states.insert(later[0] if later else max(len(batch.states) - 1, 0), end)
+
+    @staticmethod
+    def _enlist(plan: StepPlan, sequence: Sequence, hit: int) -> None:
+        plan.admitted.append(sequence)
+        if hit:
+            plan.hits[sequence] = hit
+
+    def _allocate(self, state: SchedulerState, plan: StepPlan) -> None:
+        """Pages for all prompts of the batch, in its order."""
+        kv = state.kv
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            held = plan.hits.get(sequence, 0) // kv.block_tokens if not sequence.is_running else sequence.blocks
+            n = max(kv.blocks_for(chunk.start + chunk.n_tokens) - held, 0)
+            kv.grow(sequence, n)
+            plan.blocks.append((sequence, n))
 
     def _mix_in(self, state: SchedulerState, plan: StepPlan, decoding: SequenceOf[Sequence]) -> None:
         """Let the running decodes ride along if there is memory for all of them; else they sit this step out."""
-        free = state.kv.free - sum(n for _, n in plan.blocks)
-        growth = _growth(state, decoding)
-        if sum(n for _, n in growth) <= free:
+        growth = self._growth(state, decoding)
+        if sum(n for _, n in growth) <= state.kv.free:
             plan.blocks += growth
-            plan.decodes += decoding
+            self._compute(plan, decoding)
+            plan.order = [*(chunk.sequence for chunk in plan.chunks), *decoding]
 
-    def _decode(self, state: SchedulerState, plan: StepPlan) -> StepPlan:
+    # -- decode
+
+    def _compute(self, plan: StepPlan, batch: SequenceOf[Sequence]) -> None:
+        options = self.options
+        if options.speculative_algorithm:
+            steps, tokens = options.speculative_num_steps, self.verify_tokens
+            plan.verifies += [Verify(sequence, steps, tokens) for sequence in batch]
+        else:
+            plan.decodes += batch
+
+    def _growth(self, state: SchedulerState, batch: SequenceOf[Sequence]) -> list[tuple[Sequence, int]]:
+        """Pages that one decode step takes."""
+        size, n = state.kv.block_tokens, self.verify_tokens
+        growth = []
+        for sequence in batch:
+            needed = sequence.computed + n - sequence.blocks * size
+            if needed > 0:
+                growth.append((sequence, -(-needed // size)))
+        return growth
+
+    def _decode(self, state: SchedulerState, plan: StepPlan, batch: SequenceOf[Sequence], is_due: bool = False) -> StepPlan:
         note = plan.note
         assert isinstance(note, SglangNote)
-        batch = [sequence for sequence in state.running if sequence is not note.chunked]
         if not batch:
             return plan
-        growth = _growth(state, batch)
-        free = state.kv.free
-        if sum(n for _, n in growth) <= free:
-            decay = (self.init_ratio - self.min_ratio) / DECAY_STEPS
-            note = replace(note, ratio=max(note.ratio - decay, self.min_ratio))
-            return StepPlan(decodes=batch, blocks=growth, note=note)
-        # Front: most generated, then shortest prompt. Dropped from the back until the next step fits; one always stays.
-        batch.sort(key=lambda sequence: (-sequence.generated, sequence.isl))
-        retracted: list[Sequence] = []
-        while len(batch) > 1 and (not retracted or sum(n for _, n in _growth(state, batch)) > free):
-            victim = batch.pop()
-            free += victim.blocks
-            retracted.append(victim)
-        generated = sum(sequence.generated for sequence in batch)
-        max_new = sum(sequence.max_new for sequence in batch)
-        ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(batch)) / max(max_new, 1))
-        staying = set(map(id, batch))
-        decodes = [sequence for sequence in state.running if id(sequence) in staying]
-        note = replace(note, ratio=max(ratio, self.min_ratio), is_full=False)
-        blocks = [(victim, RELEASE) for victim in retracted] + _growth(state, decodes)
-        return StepPlan(decodes=decodes, blocks=blocks, preempted=retracted, preempted_to_tail=True, note=note)
+        growth = self._growth(state, batch)
+        if sum(n for _, n in growth) <= state.kv.free:
+            due = note.n_decodes_due if is_due else self.options.num_continuous_decode_steps - 1
+            plan.note = replace(note, ratio=max(note.ratio - self._decay, self.min_ratio), n_decodes_due=due)
+            plan.blocks += growth
+            self._compute(plan, batch)
+            plan.is_steady = not (plan.verifies or note.chunked or due or (state.waiting and not note.is_full))
+            return plan
+        return self._retract(state, plan, batch)
 
-
-def _take(plan: StepPlan, state: SchedulerState, sequence: Sequence, n: int) -> int:
-    """Put a chunk of `n` tokens into the plan, or as many as there is memory for."""
-    kv = state.kv
-    free = kv.free - sum(n for _, n in plan.blocks)
-    n = min(n, (free + sequence.blocks) * kv.block_tokens - sequence.computed)
-    if n <= 0:
-        return 0
-    blocks = kv.blocks_for(sequence.computed + n) - sequence.blocks
-    if blocks > 0:
-        plan.blocks.append((sequence, blocks))
-    plan.chunks.append(Chunk(sequence, n, sequence.computed))
-    return n
-
-
-def _growth(state: SchedulerState, batch: SequenceOf[Sequence]) -> list[tuple[Sequence, int]]:
-    """Blocks that one more token each takes."""
-    size = state.kv.block_tokens
-    return [(sequence, 1) for sequence in batch if sequence.computed + 1 > sequence.blocks * size]
+    def _retract(self, state: SchedulerState, plan: StepPlan, batch: SequenceOf[Sequence]) -> StepPlan:
+        """Take out those that generated least, then those with the longest prompts, until the next step fits."""
+        note = plan.note
+        assert isinstance(note, SglangNote)
+        kv, profile = state.kv, self.options.profile
+        staying = sorted(batch, key=lambda sequence: (-sequence.generated, sequence.isl))
+        kv.rehearse(plan)
+        try:
+            for sequence, limit in plan.lookups:
+                kv.look_up(sequence, limit)
+            while len(staying) > 1:
+                need = sum(n for _, n in self._growth(state, staying))
+                wanted = len(staying) * RETRACT_DECODE_STEPS // kv.block_tokens if profile.retracts_ahead else need
+                if plan.preempted and wanted <= kv.free:
+                    break
+                victim = staying.pop()
+                room = len(staying) * RETRACT_DECODE_STEPS // kv.block_tokens
+                plan.room[victim] = (need, room)
+                kv.make_room(need)
+                kv.release(victim)
+                kv.make_room(room)
+                plan.preempted.append(victim)
+                plan.blocks.append((victim, RELEASE))
+        finally:
+            kv.undo()
+        kept = set(staying)
+        going = [sequence for sequence in batch if sequence in kept]
+        generated = sum(sequence.generated for sequence in going)
+        max_new = sum(sequence.max_new for sequence in going) + profile.ratio_bias
+        ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(going)) / max(max_new, 1))
+        plan.preempted_to_tail = True
+        plan.note = replace(note, ratio=ratio, is_full=False, n_decodes_due=0)
+        plan.blocks += self._growth(state, going)
+        self._compute(plan, going)
+        return plan
