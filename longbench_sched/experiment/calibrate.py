@@ -26,7 +26,8 @@ from longbench_sched.sim.hardware import find_gpu
 Floats = npt.NDArray[np.float64]
 
 SLOPE_STEP = 0.04  # in logarithms: 4 %
-MIN_SENSITIVITY = 0.02  # change of any number, in percent per percent, below which a parameter is not identified
+# A parameter is identified if a number changes by 2 % of its change near the start, or by 2 % when it is four times as large.
+MIN_SENSITIVITY = 0.02
 MAX_ROUNDS = 25
 ENOUGH = 1e-4  # change of the parameters in logarithms at which the fit stops
 
@@ -61,7 +62,7 @@ class FittedParameter:
     before: float
     value: float | None  # None: not identified
     standard_error: float | None  # of the value; None where there are no numbers to spare
-    sensitivity: float  # largest change of a number, in percent for one percent of it
+    sensitivity: float  # see MIN_SENSITIVITY
     is_at_bound: bool = False
 
 
@@ -141,7 +142,7 @@ def fit(
     names, sensitivity = _identified(trial, parameters)
     if not names:
         raise UsageError(
-            f"none of {', '.join(parameters)} changes what was measured by more than {MIN_SENSITIVITY:.0%} of its own change.\n"
+            f"none of {', '.join(parameters)} changes what was measured by {MIN_SENSITIVITY:.0%}.\n"
             "Add runs that depend on them: one long prompt, decodes of a large batch, one decode alone."
         )
     x, jacobian, residuals = _search(trial, names)
@@ -213,30 +214,27 @@ def _identified(trial: _Trial, parameters: Sequence[str]) -> tuple[list[str], di
     """
     sensitivity: dict[str, float] = {}
     for name in parameters:
-        begin = trial.start_of(name)
-        here, nearby, far = (trial.predict({name: float(np.exp(begin + step))}) for step in (0.0, -SLOPE_STEP, np.log(4.0)))
-        limits = RANGES[name]
-        reach = min(float(np.log(4.0)), np.log(limits.high) - begin)
-        if reach <= 0.1:
-            far, reach = trial.predict({name: float(np.exp(begin - np.log(4.0)))}), float(np.log(4.0))
-        elif reach < np.log(4.0):
-            far = trial.predict({name: limits.high})
-        slopes = (np.abs(nearby - here).max() / SLOPE_STEP, np.abs(far - here).max() / reach)
-        sensitivity[name] = float(max(slopes))
+        limits, begin = RANGES[name], trial.start_of(name)
+        here, nearby = (trial.predict({name: float(np.exp(begin + step))}) for step in (0.0, -SLOPE_STEP))
+        far = max(4 * float(np.exp(begin)), 4 * limits.start)
+        far = far if far <= limits.high else float(np.exp(begin)) / 4
+        change = float(np.abs(trial.predict({name: far}) - here).max())
+        sensitivity[name] = max(float(np.abs(nearby - here).max()) / SLOPE_STEP, change)
     return [name for name in parameters if sensitivity[name] >= MIN_SENSITIVITY], sensitivity
 
 
 def _search(trial: _Trial, names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
-    """Gauss-Newton with damping (Levenberg) between bounds; where it ends, with the slopes and residuals there."""
+    """Gauss-Newton with damping (Marquardt) between bounds; where it ends, with the slopes and residuals there."""
     low = np.log([RANGES[name].low for name in names])
     high = np.log([RANGES[name].high for name in names])
-    x: Floats = np.asarray([trial.start_of(name) for name in names])
-    residuals = trial.residuals(names, x)
+    x, residuals = _begin(trial, names)
     damping = 1e-3
     jacobian = _slopes(trial, names, x, residuals, high)
     for _ in range(MAX_ROUNDS):
         square = jacobian.T @ jacobian
-        step = -np.linalg.lstsq(square + damping * np.eye(len(names)), jacobian.T @ residuals, rcond=None)[0]
+        # Damped by each parameter's own slope: one that matters little moves as freely as one that matters much.
+        damped = square + damping * np.diag(np.maximum(np.diag(square), 1e-8))
+        step = -np.linalg.lstsq(damped, jacobian.T @ residuals, rcond=None)[0]
         there = np.clip(x + np.clip(step, -1.5, 1.5), low, high)
         moved = float(np.abs(there - x).max())
         if moved < ENOUGH:
@@ -251,6 +249,19 @@ def _search(trial: _Trial, names: Sequence[str]) -> tuple[Floats, Floats, Floats
             if damping > 1e6:
                 break
     return x, jacobian, residuals
+
+
+def _begin(trial: _Trial, names: Sequence[str]) -> tuple[Floats, Floats]:
+    """Where the search begins: as the calibration says, or at usual values where that is nearer."""
+    x: Floats = np.asarray([trial.start_of(name) for name in names])
+    residuals = trial.residuals(names, x)
+    for i, name in enumerate(names):
+        there = x.copy()
+        there[i] = np.log(RANGES[name].start)
+        found = trial.residuals(names, there)
+        if found @ found < residuals @ residuals:
+            x, residuals = there, found
+    return x, residuals
 
 
 def _slopes(trial: _Trial, names: Sequence[str], x: Floats, residuals: Floats, high: Floats) -> Floats:
