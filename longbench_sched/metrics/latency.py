@@ -170,7 +170,10 @@ def prefill_rate(columns: Columns, slo: Slo) -> Samples:
 
 
 def tokens_per_chunk(columns: Columns, slo: Slo) -> Samples:
-    """Output tokens / token-bearing events of a request (packing: speculative decoding, stream intervals, parsers)."""
+    """Tokens of all chunks / token-bearing events of a request (packing: speculative decoding, stream intervals, parsers).
+
+    Defined where the tokens of every chunk are known.
+    """
     defined = (columns.n_chunks > 0) & (columns.shown_tokens > 0)
     return Samples.one_a_row(columns.shown_tokens / np.maximum(columns.n_chunks, 1), defined)
 

@@ -213,6 +213,39 @@ def test_d01_run_and_show_do_not_import_pandas(workload: str, tmp_path: Path) ->
     assert again.returncode == 0, again.stderr.decode()
 
 
+def make_tokenizer(folder: Path) -> Path:
+    """A tokenizer of single bytes, as a model's folder holds it."""
+    from tokenizers import Tokenizer, decoders, pre_tokenizers
+    from tokenizers import models as kinds
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(kinds.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    folder.mkdir()
+    inner.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_d02_with_a_local_tokenizer_nobody_but_the_target_is_spoken_to(workload: str, tmp_path: Path) -> None:
+    before = (
+        "asked = set()\n"
+        "def note(event, args):\n"
+        "    if event == 'socket.connect': asked.add(args[1][0])\n"
+        "    if event in ('socket.getaddrinfo', 'socket.gethostbyname'): asked.add(args[0])\n"
+        "sys.addaudithook(note)"
+    )
+    flags = ["--tokenizer", str(make_tokenizer(tmp_path / "model")), "--prompts", "prose", "--output-dir", str(tmp_path / "r")]
+    with ScriptedServer(ENGINE) as server:
+        done = in_a_process(
+            *["run", workload, "--engine", "vllm", "--base-url", server.url, *flags],
+            before=before,
+            after="assert asked == {'127.0.0.1'}, asked",
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    [path] = (tmp_path / "r").glob("*.parquet")
+    assert read_run(path).meta.plan["prompt_source"] == "synthetic prose"  # without a tokenizer there would be random ids
+
+
 def test_a_reader_that_has_seen_enough_ends_nothing_with_a_traceback(results: Path) -> None:
     show = f"{sys.executable} -m longbench_sched show latest --output-dir {shlex.quote(str(results))}"
     script = f"{show} | head -1; echo ${{PIPESTATUS[0]}}"

@@ -24,6 +24,7 @@ from scripted_server import (
     head,
     json_answer,
     models,
+    not_found,
     ok_stream,
     refused_port,
     routes,
@@ -166,6 +167,59 @@ def test_a30_proxies_of_the_environment_are_used_only_when_asked_for(
         capsys.readouterr()
         assert run(workload, results / "two", server.url, "--proxy-from-env") == 4
     assert f"the proxy http://127.0.0.1:{dead}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "timeouts"),
+    [
+        ([], {"connect_s": 10.0, "first_token_s": 1800.0, "idle_s": 120.0, "total_s": None}),
+        (
+            ["--timeout-connect", "3s", "--timeout-first-token", "2m", "--timeout-idle", "900ms", "--timeout-total", "1h"],
+            {"connect_s": 3.0, "first_token_s": 120.0, "idle_s": 0.9, "total_s": 3600.0},
+        ),
+    ],
+    ids=["defaults", "set"],
+)
+def test_b14_the_limits_of_a_run_are_in_its_record(
+    workload: str, results: Path, flags: list[str], timeouts: dict[str, float | None]
+) -> None:
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, *flags) == 0
+    assert stored(results).meta.target["timeouts"] == timeouts
+
+
+@pytest.mark.parametrize(
+    ("flags", "counts"),
+    [([], {"include_usage": True, "continuous_usage_stats": True}), (["--count", "final"], {"include_usage": True})],
+    ids=["full", "final"],
+)
+def test_what_was_sent_beside_the_prompt_is_in_the_record(
+    workload: str, results: Path, flags: list[str], counts: dict[str, bool]
+) -> None:
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, *flags) == 0
+    sent = {"stream": True, "stream_options": counts, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
+    assert stored(results).meta.target["sent_options"] == sent
+    for request in server.requests:
+        if request.method == "POST":
+            rest = {name: value for name, value in request.json.items() if name not in ("model", "prompt", "max_tokens")}
+            assert rest == sent
+
+
+def test_a30_the_proxy_that_was_used_is_in_the_record_without_its_password(
+    workload: str, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: Received) -> Steps:
+        known = {"/v1/models": models("m"), "/v1/completions": OK}
+        return [Send(known.get(request.path.removeprefix("http://engine.test:8000"), not_found()))]
+
+    with ScriptedServer(answer) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://user:pass-word@127.0.0.1:{proxy.port}")
+        assert run(workload, results, "http://engine.test:8000", "--proxy-from-env") == 0
+        port = proxy.port
+    target = stored(results).meta.target
+    assert (target["proxy"], target["transport"]) == (f"http://***@127.0.0.1:{port}", "http")
+    assert b"pass-word" not in next(results.glob("*.parquet")).read_bytes()
 
 
 def test_an_unreachable_server_is_one_error_and_nothing_is_stored(

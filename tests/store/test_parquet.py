@@ -80,7 +80,7 @@ def test_c11_a_run_of_64_requests_of_500_chunks_takes_less_than_2_mb(tmp_path: P
             record.decoded.chunk_lateness_ns[i] = int(lateness)
         records.append(record)
     write_run(make_run(records), tmp_path / "run.parquet")
-    assert (tmp_path / "run.parquet").stat().st_size < 2_000_000
+    assert (tmp_path / "run.parquet").stat().st_size < 5_000_000 / 5  # a folder of five such cells
 
 
 def test_text_is_a_column_only_if_it_was_kept(tmp_path: Path) -> None:
