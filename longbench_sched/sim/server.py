@@ -20,7 +20,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from email.utils import formatdate
 
 import orjson
@@ -34,8 +34,22 @@ from longbench_sched.sim.faults import Fault, FaultPlan, FaultyWire, Wire
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.lateness import Lateness
 from longbench_sched.sim.models import Model, find_model
+from longbench_sched.sim.naming import Names
 from longbench_sched.sim.state import Sequence
-from longbench_sched.sim.wire.base import EVENTS, LAST_CHUNK, Answer, Ask, Context, Refused, Route, ServerDialect, Stream, frame
+from longbench_sched.sim.wire.base import (
+    EVENTS,
+    LAST_CHUNK,
+    Answer,
+    Ask,
+    Context,
+    Refused,
+    Route,
+    ServerDialect,
+    Stream,
+    Tally,
+    frame,
+    ids_until,
+)
 from longbench_sched.sim.wire.sglang import SglangDialect
 from longbench_sched.sim.wire.trtllm import TrtllmDialect
 from longbench_sched.sim.wire.vllm import VllmDialect
@@ -44,6 +58,7 @@ HOST = "127.0.0.1"
 DEFAULT_MODEL = "Qwen2.5-Coder-7B-Instruct"
 DEFAULT_GPU = "H200"
 _BACKLOG = 4096
+_NAMED_CAPACITIES = 2  # token lists are known again for so many times the tokens that the cache holds
 _LINGER_BYTES = 256 << 20  # read and thrown away after a refusal, so that the client sees it before a reset
 
 DIALECTS: Mapping[str, Callable[[], ServerDialect]] = {"vllm": VllmDialect, "sglang": SglangDialect, "trtllm": TrtllmDialect}
@@ -106,6 +121,9 @@ class _Server:
         self.end_s = 0.0  # the same in engine time
         self.started = int(time.time())
         self.n_http = 0
+        self.tally = Tally()
+        kv = engine.state.kv
+        self.names = Names(_NAMED_CAPACITIES * kv.total * kv.block_tokens) if kv.is_caching else None
         self.faults = FaultPlan(options.faults, options.fault_seed)
         self._date = (0, "")
 
@@ -154,9 +172,11 @@ class _Server:
         if exchange is None:
             return
         finish = sequence.finish
+        if sequence.generated == sequence.yielded_now:
+            self.tally.cached_tokens += sequence.cached
         stream = exchange.stream
         if stream is not None:
-            data = stream.token(sequence.generated, finish)
+            data = stream.token(sequence.generated, finish, sequence.yielded_now)
             if not exchange.has_head:
                 exchange.has_head = True
                 data = self.head(200, None, EVENTS, exchange.request_id) + data
@@ -165,10 +185,17 @@ class _Server:
         if finish is None:
             return
         del self.exchanges[sequence]
+        self._remember(exchange)
         if stream is None:
             body = self.dialect.whole(exchange.ask, exchange.request_id, exchange.created, sequence.generated, finish)
             exchange.wire.write(self.head(200, len(body), "application/json", exchange.request_id) + body)
         exchange.wire.answered()
+
+    def _remember(self, exchange: _Exchange) -> None:
+        """Know the prompt with its answer again: the next turn of a conversation begins with both."""
+        ask, sequence = exchange.ask, exchange.sequence
+        if self.names is not None and ask.prompt is not None and sequence.content is not None:
+            self.names.extend(sequence.id, ask.prompt, sequence.content, ids_until(ask, sequence.generated))
 
     # -- requests
 
@@ -200,6 +227,8 @@ class _Server:
             answer = self._answer(message)
         except Refused as refused:
             answer = refused.answer
+            if refused.limit is not None:
+                self.tally.rejected[refused.limit] = self.tally.rejected.get(refused.limit, 0) + 1
         is_stream = answer.content_type == EVENTS
         body = frame(answer.body) + LAST_CHUNK if is_stream else answer.body
         head = self.head(answer.status, None if is_stream else len(body), answer.content_type, request_id)
@@ -226,9 +255,17 @@ class _Server:
         if fault is not None and fault.kind == "5xx":
             raise Refused(self.dialect.failure(fault.status, "a fault that was asked for (serve --fault)"))
         ask = self.dialect.read(self.context(), route, message.body)
+        self.dialect.check_room(self.context(), ask)
         created = int(time.time())
         stream = self.dialect.stream(ask, request_id, created) if ask.is_stream else None
-        sequence = self.engine.submit(ask.isl, ask.max_new, self.now_s(), stop_at=ask.stop_at, to_length=ask.to_length)
+        content = None
+        if self.names is not None and ask.prompt is not None:
+            content = self.names.name(self.engine.counters.n_arrived, ask.prompt)
+        elif not ask.return_ids:
+            ask = replace(ask, prompt=None)
+        sequence = self.engine.submit(
+            ask.isl, ask.max_new, self.now_s(), stop_at=ask.stop_at, to_length=ask.to_length, content=content
+        )
         wire = connection if fault is None else FaultyWire(connection, fault, self.loop)
         exchange = _Exchange(wire, ask, request_id, sequence, stream, created)
         self.exchanges[sequence] = exchange
@@ -255,7 +292,7 @@ class _Server:
 
     def context(self) -> Context:
         """What the dialect may know."""
-        return Context(self.engine, self.options.served_model or self.options.model, self.started, self.now_s())
+        return Context(self.engine, self.options.served_model or self.options.model, self.started, self.now_s(), self.tally)
 
     def info(self) -> dict[str, object]:
         """What a client needs to know to read its times: scale, lateness, what is simulated."""
@@ -278,6 +315,7 @@ class _Server:
             "n_waiting": len(state.waiting),
             "n_preemptions": state.n_preemptions,
             "counters": asdict(engine.counters),
+            "n_rejected": dict(self.tally.rejected),
             "faults": {"n_requests": self.faults.n_requests, "n_hit": self.faults.n_hit},
             "cpu_s": round(usage.user + usage.system, 3),
             "pid": os.getpid(),

@@ -21,7 +21,6 @@ from longbench_sched.record import Decoded, Reason, Status, StreamRecord, TokenS
 from longbench_sched.sim.clock import VirtualLoop
 from longbench_sched.sim.content import Content, prompt_content
 from longbench_sched.sim.engine import Engine
-from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.state import Sequence
 
 PREEMPTED = "preempted"  # a mark: the request lost its KV at least once
@@ -200,7 +199,7 @@ class SimTransport:
         decoded.chunk_lateness_ns = array("q", bytes(8 * len(exchange.at_ns)))
         decoded.prompt_tokens, decoded.prompt_token_source = sequence.isl, TokenSource.USAGE
         decoded.output_tokens, decoded.output_token_source = sequence.generated, TokenSource.USAGE
-        if exchange.at_ns and type(self._engine.state.kv) is not KvBlocks:  # there is a cache
+        if exchange.at_ns and self._engine.state.kv.is_caching:
             decoded.cached_tokens, decoded.cached_token_source = exchange.cached, TokenSource.USAGE
         if exchange.at_ns:
             decoded.chunk_token_source = TokenSource.USAGE

@@ -264,3 +264,55 @@ def test_metrics_follow_the_state(slow_server: EmbeddedServer) -> None:
     values = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if not line.startswith("#")}
     assert values["vllm:num_requests_running"] == 1
     assert values["vllm:kv_cache_usage_perc"] > 0
+
+
+@pytest.fixture(scope="module", params=["vllm", "sglang"])
+def full_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """One place, and a queue of one; a clock so slow that what runs stays."""
+    limit = {"vllm": ("--max-num-seqs", "1", "--max-num-queued-reqs", "1")}
+    flags = limit.get(request.param, ("--max-running-requests", "1", "--max-queued-requests", "1", "--enable-metrics"))
+    with EmbeddedServer(EmbeddedOptions(engine=request.param, time_scale=0.01, flags=flags)) as server:
+        yield server
+
+
+def test_a_full_queue_is_told_as_each_engine_tells_it(full_server: EmbeddedServer) -> None:
+    asked = completion(full_server, max_tokens=400)
+    body = json.dumps(asked).encode()
+    with Peer(full_server) as running, Peer(full_server) as queued, Peer(full_server) as third:
+        running.send("POST", "/v1/completions", body)
+        while third.info()["n_running"] < 1:
+            pass
+        queued.send("POST", "/v1/completions", body)
+        while third.info()["n_waiting"] < 1:
+            pass
+        status, _, answer = third.ask("POST", "/v1/completions", asked)
+        if full_server.facts["engine"] == "vllm":
+            error = json.loads(answer)["error"]
+            assert (status, error["type"], error["code"]) == (503, "Service Unavailable", 503)
+            counted, name = third.ask("GET", "/metrics")[2].decode(), 'vllm:admission_rejections_total{model_name="{}",reason='
+            assert f'{name.replace("{}", str(full_server.facts["model"]))}"max_num_queued_reqs"}} 1.0' in counted
+        else:
+            event, done = answer.decode().split("\n\n")[:2]
+            error = json.loads(event.removeprefix("data: "))["error"]
+            assert (status, error["type"], error["code"], done) == (200, "SERVICE_UNAVAILABLE", 503, "data: [DONE]")
+            status, _, answer = third.ask("POST", "/v1/completions", {**asked, "stream": False})
+            assert (status, json.loads(answer)["type"]) == (503, "503")
+        assert sum(third.info()["n_rejected"].values()) >= 1
+        assert third.info()["counters"]["n_arrived"] == 2
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_prompt_seen_before_is_found_in_the_cache_and_counted(engine: str) -> None:
+    flags = ("--enable-metrics",) if engine == "sglang" else ()
+    with EmbeddedServer(EmbeddedOptions(engine=engine, time_scale=1000, flags=flags)) as server, Peer(server) as peer:
+        asked = completion(server, prompt=list(range(100, 740)), max_tokens=2)
+        for _ in range(2):
+            assert peer.ask("POST", "/v1/completions", asked)[0] == 200
+        metrics = peer.ask("GET", "/metrics")[2].decode()
+    lines = [line for line in metrics.splitlines() if not line.startswith("#")]
+    samples = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    if engine == "vllm":  # full blocks of 16, and never the last token: 39 of 40
+        assert samples["vllm:prefix_cache_hits_total"] == samples["vllm:prompt_tokens_cached_total"] == 624
+        assert samples["vllm:prefix_cache_queries_total"] == 1280
+    else:
+        assert samples["sglang:cache_hit_rate"] == pytest.approx(639 / 1280)

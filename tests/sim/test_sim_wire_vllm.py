@@ -162,7 +162,7 @@ def refusal(route: str = "completions", **fields) -> tuple[int, dict]:
 def test_defaults_of_a_bare_request() -> None:
     bare = ask(prompt=[5, 6, 7])
     assert (bare.isl, bare.max_new, bare.is_stream, bare.include_usage, bare.to_length) == (3, 16, False, False, False)
-    assert bare.prompt is None
+    assert bare.prompt == array("I", [5, 6, 7])
 
 
 def test_more_output_than_fits_is_cut_to_the_context_without_a_word() -> None:
@@ -288,3 +288,19 @@ def test_what_is_not_there_is_not_there() -> None:
     assert VLLM.get(CONTEXT, "/v1/nothing", {}) is None
     assert VLLM.post(CONTEXT, "/v1/nothing", b"") is None
     assert VLLM.route("/generate") is None
+
+
+def test_tokens_that_came_together_are_one_event() -> None:
+    """As captured with n-gram speculation: the texts joined, the ids in one list."""
+    stream = VLLM.stream(FULL, "R", CREATED)
+    stream.token(1, None)
+    payload = stream.token(3, "length", 2).split(b"\r\n")[1].removeprefix(b"data: ")
+    (choice,) = json.loads(payload)["choices"]
+    assert (choice["text"], choice["token_ids"], choice["finish_reason"]) == (" scheduler hands", [SECOND, THIRD], "length")
+    assert json.loads(payload)["usage"]["completion_tokens"] == 3
+
+
+def test_an_end_token_among_several_says_nothing() -> None:
+    stream = VLLM.stream(replace(FULL, stop_at=3), "R", CREATED)
+    (choice,) = json.loads(stream.token(3, "stop", 2).split(b"\r\n")[1].removeprefix(b"data: "))["choices"]
+    assert (choice["text"], choice["token_ids"]) == (" scheduler", [SECOND, tokens.EOS])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -40,11 +40,12 @@ class Answer:
 
 
 class Refused(Exception):
-    """The request is answered without running it."""
+    """The request is answered without running it; `limit` names the limit of the queue that was met, if that is why."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, limit: str | None = None) -> None:
         super().__init__(answer.status)
         self.answer = answer
+        self.limit = limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Ask:
     route: Route
     model: str  # as it is echoed
     isl: int
-    prompt: array[int] | None  # kept only if its ids are to be returned: thousands of long prompts may be in flight
+    prompt: array[int] | None  # None once nobody needs its ids any more: thousands of long prompts may be in flight
     max_new: int
     stop_at: int | None  # output tokens after which it ends by itself
     to_length: bool  # ignore_eos was given
@@ -69,9 +70,20 @@ class Ask:
 class Stream(Protocol):
     """The answer to one request, token by token, as bytes for the wire (chunked framing included)."""
 
-    def token(self, n: int, finish: str | None) -> bytes:
-        """What is written when output token `n` (from 1) is there; with the finish reason if it is the last."""
+    def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
+        """What is written when `k` tokens came together, the last of them output token `n` (from 1).
+
+        `finish` is the reason if it is the last of all.
+        """
         ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the server has counted beside the engine's own counters."""
+
+    cached_tokens: int = 0  # of prompts whose first token has come
+    rejected: dict[str, int] = field(default_factory=dict)  # refused since the queue was full, by the limit that was met
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,7 @@ class Context:
     served_model: str
     started: int  # unix seconds
     now_s: float = 0.0  # engine time
-    facts: Mapping[str, object] | None = None
+    tally: Tally = field(default_factory=Tally)
 
 
 class ServerDialect(Protocol):
@@ -98,6 +110,10 @@ class ServerDialect(Protocol):
 
     def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
         """The body of an answer in one piece."""
+        ...
+
+    def check_room(self, context: Context, ask: Ask) -> None:
+        """Refuse a request where the queue is limited and full. Raises Refused."""
         ...
 
     def get(self, context: Context, path: str, query: Mapping[str, str]) -> Answer | None:
@@ -134,6 +150,22 @@ N_SPEECH = len(SPEECH_IDS)
 def frame(payload: bytes) -> bytes:
     """One chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+def spoken(ask: Ask, n: int, k: int, texts: Sequence[bytes]) -> bytes:
+    """The last `k` of the first `n` output tokens as text; EOS says nothing."""
+    if k == 1:
+        return b"" if n == ask.stop_at else texts[(ask.start + n - 1) % N_SPEECH]
+    last = n - 1 if n == ask.stop_at else n
+    return b"".join(texts[(ask.start + i) % N_SPEECH] for i in range(n - k, last))
+
+
+def spoken_ids(ask: Ask, n: int, k: int) -> bytes:
+    """Their ids as JSON."""
+    ids = [SPEECH_IDS[(ask.start + i) % N_SPEECH] for i in range(n - k, n)]
+    if n == ask.stop_at:
+        ids[-1] = tokens.EOS
+    return b"[%b]" % b",".join(b"%d" % one for one in ids)
 
 
 def ids_until(ask: Ask, n: int) -> list[int]:

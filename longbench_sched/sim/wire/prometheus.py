@@ -17,6 +17,10 @@ def vllm(context: Context) -> bytes:
     engine = context.engine
     state, counters = engine.state, engine.counters
     n_waiting = float(len(state.waiting))
+    options = engine.options
+    assert isinstance(options, VllmV1Options)
+    cached = context.tally.cached_tokens
+    queried = counters.prompt_tokens if state.kv.is_caching else 0
     samples: list[Sample] = [
         ("vllm:num_requests_running", "gauge", {}, len(state.running)),
         ("vllm:num_requests_waiting", "gauge", {}, n_waiting),
@@ -24,32 +28,41 @@ def vllm(context: Context) -> bytes:
         ("vllm:num_requests_waiting_by_reason", "gauge", {"reason": "deferred"}, 0),
         ("vllm:kv_cache_usage_perc", "gauge", {}, engine.kv_usage),
         ("vllm:num_preemptions_total", "counter", {}, state.n_preemptions),
-        ("vllm:prefix_cache_queries_total", "counter", {}, 0),
-        ("vllm:prefix_cache_hits_total", "counter", {}, 0),
+        ("vllm:prefix_cache_queries_total", "counter", {}, queried),
+        ("vllm:prefix_cache_hits_total", "counter", {}, cached),
         ("vllm:prompt_tokens_total", "counter", {}, counters.prompt_tokens),
-        ("vllm:prompt_tokens_by_source_total", "counter", {"source": "local_compute"}, counters.prompt_tokens),
-        ("vllm:prompt_tokens_by_source_total", "counter", {"source": "local_cache_hit"}, 0),
+        ("vllm:prompt_tokens_by_source_total", "counter", {"source": "local_compute"}, counters.prompt_tokens - cached),
+        ("vllm:prompt_tokens_by_source_total", "counter", {"source": "local_cache_hit"}, cached),
         ("vllm:prompt_tokens_by_source_total", "counter", {"source": "external_kv_transfer"}, 0),
-        ("vllm:prompt_tokens_cached_total", "counter", {}, 0),
+        ("vllm:prompt_tokens_cached_total", "counter", {}, cached),
         ("vllm:generation_tokens_total", "counter", {}, counters.generated_tokens),
     ]
     samples += [
         ("vllm:request_success_total", "counter", {"finished_reason": reason}, counters.finished.get(reason, 0))
         for reason in ("stop", "length", "abort", "error", "repetition")
     ]
-    options = engine.options
-    assert isinstance(options, VllmV1Options)
+    if options.num_speculative_tokens:
+        samples += [
+            ("vllm:spec_decode_num_drafts_total", "counter", {}, counters.draft_tokens // options.num_speculative_tokens),
+            ("vllm:spec_decode_num_draft_tokens_total", "counter", {}, counters.draft_tokens),
+            ("vllm:spec_decode_num_accepted_tokens_total", "counter", {}, counters.accepted_tokens),
+        ]
     blocks = state.kv.total + 1  # one is a placeholder
     config = {
         "block_size": str(options.block_size),
         "cache_dtype": "auto",
-        "enable_prefix_caching": "False",
+        "enable_prefix_caching": str(options.enable_prefix_caching),
         "gpu_memory_utilization": str(options.gpu_memory_utilization),
         "num_gpu_blocks": str(blocks),
         "kv_cache_size_tokens": str(blocks * options.block_size),
     }
     samples.append(("vllm:cache_config_info", "gauge", config, 1))
-    return _text(samples, {"engine": "0", "model_name": context.served_model})
+    rejections: list[Sample] = [
+        ("vllm:admission_rejections_total", "counter", {"reason": limit}, context.tally.rejected.get(limit, 0))
+        for limit in ("max_num_queued_reqs", "max_num_queued_tokens")
+    ]
+    model = {"model_name": context.served_model}
+    return _text(samples, {"engine": "0", **model}) + _text(rejections, model)
 
 
 def sglang(context: Context) -> bytes:
@@ -71,17 +84,17 @@ def sglang(context: Context) -> bytes:
         ("sglang:num_used_tokens", "gauge", {}, used),
         ("sglang:kv_used_tokens", "gauge", {}, used),
         ("sglang:kv_available_tokens", "gauge", {}, capacity - used),
-        ("sglang:kv_evictable_tokens", "gauge", {}, 0),
+        ("sglang:kv_evictable_tokens", "gauge", {}, state.kv.idle * state.kv.block_tokens),
         ("sglang:max_total_num_tokens", "gauge", {}, capacity),
         ("sglang:page_size", "gauge", {}, options.page_size),
         ("sglang:context_len", "gauge", {}, engine.context),
         ("sglang:new_token_ratio", "gauge", {}, ratio),
-        ("sglang:cache_hit_rate", "gauge", {}, 0.0),
+        ("sglang:cache_hit_rate", "gauge", {}, _share(context.tally.cached_tokens, counters.prompt_tokens)),
         ("sglang:realtime_tokens_total", "counter", {"mode": "prefill_compute"}, counters.prefill_tokens),
-        ("sglang:realtime_tokens_total", "counter", {"mode": "prefill_cache"}, 0),
+        ("sglang:realtime_tokens_total", "counter", {"mode": "prefill_cache"}, context.tally.cached_tokens),
         ("sglang:realtime_tokens_total", "counter", {"mode": "decode"}, counters.generated_tokens),
         ("sglang:num_requests_total", "counter", streaming, n_finished),
-        ("sglang:num_aborted_requests_total", "counter", {}, counters.finished["abort"]),
+        ("sglang:num_aborted_requests_total", "counter", {}, counters.finished["abort"] + sum(context.tally.rejected.values())),
     ]
     scheduler = {
         "engine_type": "unified",
@@ -91,6 +104,10 @@ def sglang(context: Context) -> bytes:
         "tp_rank": "0",
     }
     return _text(samples, scheduler)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
 
 
 def options_as_labels(context: Context) -> dict[str, object]:

@@ -20,8 +20,8 @@ from longbench_sched.sim.wire.base import (
     DONE,
     LAST_CHUNK,
     N_SPEECH,
-    SPEECH_IDS,
     SPEECH_JSON,
+    SPEECH_TEXT,
     TEXT,
     Answer,
     Ask,
@@ -38,6 +38,8 @@ from longbench_sched.sim.wire.base import (
     read_messages,
     read_prompt,
     speech_start,
+    spoken,
+    spoken_ids,
     text_until,
 )
 
@@ -83,15 +85,14 @@ class _CompletionStream:
     head: bytes
     id: bytes
 
-    def token(self, n: int, finish: str | None) -> bytes:
+    def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
-        i = (ask.start + n - 1) % N_SPEECH
         is_eos = n == ask.stop_at
-        text = b"" if is_eos else SPEECH_JSON[i]
+        text = spoken(ask, n, k, SPEECH_JSON)
         ids = b""
         if ask.return_ids:
-            ids = b',"token_ids":[%d]' % (tokens.EOS if is_eos else SPEECH_IDS[i])
-            if n == 1:
+            ids = b',"token_ids":%b' % spoken_ids(ask, n, k)
+            if n == k:
                 ids += b',"prompt_token_ids":%b' % id_list(ask.prompt)
         event = frame(
             b'%b%b","logprobs":null,"finish_reason":%b,"matched_stop":%b%b}],"usage":%b}\n\n'
@@ -123,12 +124,12 @@ class _ChatStream:
     ask: Ask
     id: bytes
 
-    def token(self, n: int, finish: str | None) -> bytes:
+    def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
         is_eos = n == ask.stop_at
-        text = b"" if is_eos else SPEECH_JSON[(ask.start + n - 1) % N_SPEECH]
+        text = spoken(ask, n, k, SPEECH_JSON)
         out = b""
-        if n == 1:
+        if n == k:
             out = frame(
                 b'%b"choices":[{"index":0,"delta":{"reasoning_content":null,"role":"assistant","content":""},"logprobs":null,'
                 b'"finish_reason":null,"matched_stop":null}]}\n\n' % self.id
@@ -158,10 +159,10 @@ class _GenerateStream:
     id: str
     text: str = ""
 
-    def token(self, n: int, finish: str | None) -> bytes:
+    def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
-        if n != ask.stop_at:
-            self.text += tokens.SPEECH[(ask.start + n - 1) % N_SPEECH].text
+        last = n - 1 if n == ask.stop_at else n
+        self.text += "".join(SPEECH_TEXT[(ask.start + i) % N_SPEECH] for i in range(n - k, last))
         event = frame(b"data: " + orjson.dumps(_native(ask, self.id, self.text, n, finish)) + b"\n\n")
         return event if finish is None else event + frame(DONE) + LAST_CHUNK
 
@@ -221,7 +222,7 @@ class SglangDialect:
             route=route,
             model=str(asked.get("model") or context.served_model),
             isl=len(prompt),
-            prompt=prompt if asked.get("return_token_ids") is True else None,
+            prompt=prompt,
             max_new=max_new,
             stop_at=natural_end(
                 prompt, read_int(asked, "seed", _invalid, -(2**63)), read_int(asked, "min_tokens", _invalid) or 0, ignore_eos
@@ -233,6 +234,13 @@ class SglangDialect:
             continuous_usage=options.get("continuous_usage_stats") is True,
             return_ids=asked.get("return_token_ids") is True,
         )
+
+    def check_room(self, context: Context, ask: Ask) -> None:
+        """`--max-queued-requests`: streams are told in their first event, with status 200; others by status 503."""
+        options, waiting = context.engine.options, context.engine.state.waiting
+        assert isinstance(options, SglangOptions)
+        if options.max_queued_requests is not None and len(waiting) >= options.max_queued_requests:
+            raise Refused(_queue_full(ask), "max_queued_requests")
 
     def stream(self, ask: Ask, request_id: str | None, created: int) -> Stream:
         """The encoder of a streamed answer."""
@@ -331,7 +339,7 @@ class SglangDialect:
             route="generate",
             model=context.served_model,
             isl=len(prompt),
-            prompt=prompt if asked.get("return_token_ids") is True else None,
+            prompt=prompt,
             max_new=max_new,
             stop_at=natural_end(prompt, seed, min_new, ignore_eos),
             to_length=ignore_eos,
@@ -362,6 +370,22 @@ class SglangDialect:
             raise Refused(_invalid("prompt must be a string"))
         special = [tokens.BOS] if bos and asked.get("add_special_tokens") is not False else []
         return special + tokens.encode(asked["prompt"])
+
+
+def _queue_full(ask: Ask) -> Answer:
+    message = "The request queue is full."
+    if ask.route == "generate":
+        if not ask.is_stream:
+            return Answer.json({"error": {"message": message}}, 503)
+        reason = {"type": "abort", "message": message, "status_code": 503, "err_type": "SERVICE_UNAVAILABLE"}
+        meta = {"finish_reason": reason, "prompt_tokens": ask.isl, "completion_tokens": 0, "cached_tokens": 0}
+        body: dict[str, object] = {"text": "", "output_ids": [], "meta_info": meta}
+    else:
+        if not ask.is_stream:
+            return error(503, "503", message)
+        flat = {"object": "error", "message": message, "type": "SERVICE_UNAVAILABLE", "param": None, "code": 503}
+        body = {"error": flat}
+    return Answer(b"data: " + orjson.dumps(body) + b"\n\n" + DONE, 200, "text/event-stream; charset=utf-8")
 
 
 def _native_stream_error(message: str) -> Answer:
@@ -395,16 +419,13 @@ def _server_info(context: Context) -> dict[str, object]:
     flags = asdict(options) | {
         "model_path": context.served_model,
         "served_model_name": context.served_model,
-        "schedule_policy": "fcfs",
         "tp_size": 1,
         "pp_size": 1,
         "dp_size": 1,
-        "disable_overlap_schedule": False,
-        "disable_radix_cache": True,
+        "disable_radix_cache": not state.kv.is_caching,
         "stream_interval": 1,
         "incremental_streaming_output": False,
-        "num_continuous_decode_steps": 1,
-        "speculative_algorithm": None,
+        "speculative_algorithm": getattr(options, "speculative_algorithm", "") or None,
         "disaggregation_mode": "null",
     }
     internal = {

@@ -18,8 +18,6 @@ from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.wire.base import (
     DONE,
     LAST_CHUNK,
-    N_SPEECH,
-    SPEECH_IDS,
     WHOLE_JSON,
     WHOLE_TEXT,
     Answer,
@@ -35,6 +33,8 @@ from longbench_sched.sim.wire.base import (
     read_messages,
     read_prompt,
     speech_start,
+    spoken,
+    spoken_ids,
     text_until,
 )
 
@@ -95,12 +95,10 @@ class _CompletionStream:
     head: bytes
     id: bytes
 
-    def token(self, n: int, finish: str | None) -> bytes:
+    def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
-        i = (ask.start + n - 1) % N_SPEECH
-        is_eos = n == ask.stop_at
-        text = b"" if is_eos or not ask.detokenize else WHOLE_JSON[i]
-        ids = b"null" if ask.detokenize else b"[%d]" % (tokens.EOS if is_eos else SPEECH_IDS[i])
+        text = spoken(ask, n, k, WHOLE_JSON) if ask.detokenize else b""
+        ids = b"null" if ask.detokenize else spoken_ids(ask, n, k)
         event = frame(
             b'%b%b","token_ids":%b,"logprobs":null,"finish_reason":%b,"stop_reason":null,"avg_decoded_tokens_per_iter":1.0}],"usage":%b}\n\n'
             % (
@@ -125,11 +123,11 @@ class _ChatStream:
     ask: Ask
     id: bytes
 
-    def token(self, n: int, finish: str | None) -> bytes:
+    def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
-        text = b"" if n == ask.stop_at else WHOLE_JSON[(ask.start + n - 1) % N_SPEECH]
+        text = spoken(ask, n, k, WHOLE_JSON)
         usage = b',"usage":%b' % _usage(ask.isl, n) if ask.continuous_usage else b""
-        out = frame(b'%b"choices":[{"index":0,"delta":{"role":"assistant"}}]} \n\n' % self.id) if n == 1 else b""
+        out = frame(b'%b"choices":[{"index":0,"delta":{"role":"assistant"}}]} \n\n' % self.id) if n == k else b""
         out += frame(
             b'%b"choices":[{"index":0,"delta":{"content":"%b","reasoning_content":""},"avg_decoded_tokens_per_iter":1.0}]%b}\n\n'
             % (self.id, text, usage)
@@ -205,7 +203,7 @@ class TrtllmDialect:
             route=route,
             model=asked["model"],
             isl=len(prompt),
-            prompt=None,
+            prompt=prompt,
             max_new=max_new,
             stop_at=natural_end(
                 prompt, read_int(asked, "seed", _schema), read_int(asked, "min_tokens", _schema) or 0, ignore_eos
@@ -217,6 +215,9 @@ class TrtllmDialect:
             continuous_usage=include_usage and isinstance(options, dict) and options.get("continuous_usage_stats") is True,
             detokenize=asked.get("detokenize") is not False,
         )
+
+    def check_room(self, context: Context, ask: Ask) -> None:
+        """The queue has no end."""
 
     def stream(self, ask: Ask, request_id: str | None, created: int) -> _CompletionStream | _ChatStream:
         """The encoder of a streamed answer."""

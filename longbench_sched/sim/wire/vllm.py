@@ -19,8 +19,6 @@ from longbench_sched.sim.wire import prometheus
 from longbench_sched.sim.wire.base import (
     DONE,
     LAST_CHUNK,
-    N_SPEECH,
-    SPEECH_IDS,
     SPEECH_JSON,
     TEXT,
     Answer,
@@ -37,6 +35,8 @@ from longbench_sched.sim.wire.base import (
     read_messages,
     read_prompt,
     speech_start,
+    spoken,
+    spoken_ids,
     text_until,
 )
 
@@ -68,18 +68,16 @@ class _CompletionStream:
     head: bytes
     id: bytes
 
-    def token(self, n: int, finish: str | None) -> bytes:
+    def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
-        i = (ask.start + n - 1) % N_SPEECH
-        is_eos = n == ask.stop_at
-        text = b"" if is_eos else SPEECH_JSON[i]
-        if finish is None and n > 1 and not ask.return_ids and not ask.continuous_usage:  # nearly all there is to write
+        text = spoken(ask, n, k, SPEECH_JSON)
+        if finish is None and n > k and not ask.return_ids and not ask.continuous_usage:  # nearly all there is to write
             return frame(
                 b'%b%b","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
                 % (self.head, text)
             )
-        ids = b"[%d]" % (tokens.EOS if is_eos else SPEECH_IDS[i]) if ask.return_ids else b"null"
-        prompt_ids = id_list(ask.prompt) if ask.return_ids and n == 1 else b"null"
+        ids = spoken_ids(ask, n, k) if ask.return_ids else b"null"
+        prompt_ids = id_list(ask.prompt) if ask.return_ids and n == k else b"null"
         payload = b'%b%b","logprobs":null,"finish_reason":%b,"stop_reason":null,"prompt_token_ids":%b,"token_ids":%b}]' % (
             self.head,
             text,
@@ -108,14 +106,12 @@ class _ChatStream:
     ask: Ask
     id: bytes
 
-    def token(self, n: int, finish: str | None) -> bytes:
+    def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
-        i = (ask.start + n - 1) % N_SPEECH
-        is_eos = n == ask.stop_at
-        text = b"" if is_eos else SPEECH_JSON[i]
-        ids = b"[%d]" % (tokens.EOS if is_eos else SPEECH_IDS[i]) if ask.return_ids else b"null"
+        text = spoken(ask, n, k, SPEECH_JSON)
+        ids = spoken_ids(ask, n, k) if ask.return_ids else b"null"
         usage = b',"usage":%b' % _chat_usage(ask.isl, n) if ask.continuous_usage else b""
-        role = self._role() if n == 1 else b""
+        role = self._role() if n == k else b""
         if finish is None:
             return role + frame(
                 b'%b"choices":[{"index":0,"delta":{"content":"%b"},"logprobs":null,"finish_reason":null,"token_ids":%b}]%b}\n\n'
@@ -143,7 +139,7 @@ class _ChatStream:
     def _role(self) -> bytes:
         ask = self.ask
         usage = b',"usage":%b' % _chat_usage(ask.isl, 0) if ask.continuous_usage else b""
-        prompt_ids = id_list(ask.prompt)
+        prompt_ids = id_list(ask.prompt if ask.return_ids else None)
         return frame(
             b'%b"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]%b,"prompt_token_ids":%b,"prompt_text":null}\n\n'
             % (self.id, usage, prompt_ids)
@@ -201,7 +197,7 @@ class VllmDialect:
             route=route,
             model=context.served_model,
             isl=len(prompt),
-            prompt=prompt if asked.get("return_token_ids") is True else None,
+            prompt=prompt,
             max_new=min(room, wanted) if wanted else room,
             stop_at=natural_end(
                 prompt, read_int(asked, "seed", _invalid, -(2**63)), read_int(asked, "min_tokens", _invalid) or 0, ignore_eos
@@ -213,6 +209,18 @@ class VllmDialect:
             continuous_usage=include_usage and options.get("continuous_usage_stats") is True,
             return_ids=asked.get("return_token_ids") is True,
         )
+
+    def check_room(self, context: Context, ask: Ask) -> None:
+        """`--max-num-queued-reqs` and `--max-num-queued-tokens`: 503 while so many wait; without them the queue has no end."""
+        options, waiting = context.engine.options, context.engine.state.waiting
+        assert isinstance(options, VllmV1Options)
+        if options.max_num_queued_reqs is not None and len(waiting) >= options.max_num_queued_reqs:
+            message = f"The server has {len(waiting)} queued requests, at the limit max_num_queued_reqs."
+            raise Refused(error(503, "Service Unavailable", message), "max_num_queued_reqs")
+        backlog = sum(sequence.left_to_compute for sequence in waiting)
+        if options.max_num_queued_tokens is not None and waiting and backlog + ask.isl > options.max_num_queued_tokens:
+            message = f"The server has {backlog} queued prompt tokens; {ask.isl} more exceed max_num_queued_tokens."
+            raise Refused(error(503, "Service Unavailable", message), "max_num_queued_tokens")
 
     def stream(self, ask: Ask, request_id: str | None, created: int) -> _CompletionStream | _ChatStream:
         """The encoder of a streamed answer."""
@@ -227,7 +235,7 @@ class VllmDialect:
     def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
         """An answer in one piece."""
         ids = ids_until(ask, n) if ask.return_ids else None
-        prompt_ids = list(ask.prompt) if ask.prompt is not None else None
+        prompt_ids = list(ask.prompt) if ask.prompt is not None and ask.return_ids else None
         choice: dict[str, Any]
         if ask.route == "chat":
             message = {"role": "assistant", "content": text_until(ask, n), "refusal": None, "annotations": None, "audio": None}
@@ -347,15 +355,21 @@ def _server_info(context: Context) -> dict[str, object]:
         "long_prefill_token_threshold": options.long_prefill_token_threshold,
         "scheduler_reserve_full_isl": options.scheduler_reserve_full_isl,
         "watermark": options.watermark,
-        "policy": "fcfs",
-        "async_scheduling": True,
+        "policy": options.scheduling_policy,
+        "async_scheduling": options.async_scheduling,
+        "max_num_queued_reqs": options.max_num_queued_reqs,
+        "max_num_queued_tokens": options.max_num_queued_tokens,
         "stream_interval": 1,
     }
     parallel = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1}
     cache = {
         "block_size": options.block_size,
         "gpu_memory_utilization": options.gpu_memory_utilization,
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": options.enable_prefix_caching,
     }
-    config = {"scheduler_config": scheduler, "parallel_config": parallel, "cache_config": cache, "speculative_config": None}
+    speculative = None
+    if options.num_speculative_tokens:
+        speculative = {"method": options.speculative_method, "num_speculative_tokens": options.num_speculative_tokens}
+    config = {"scheduler_config": scheduler, "parallel_config": parallel, "cache_config": cache}
+    config |= {"speculative_config": speculative}
     return {"vllm_config": config | {"kv_transfer_config": None}, "vllm_env": {}, "system_env": {}}
