@@ -50,11 +50,11 @@ def simulate(
         typer.Option("--gpu", help="GPU whose figures price a step: A100, H100, H200, H20, ...", rich_help_panel=ENGINE),
     ] = "H200",
     model: Annotated[
-        str, typer.Option("--model", help="Model whose shape prices a step.", rich_help_panel=ENGINE)
+        str, typer.Option("--model", help="Model whose shape prices a step: a name, or a config.json.", rich_help_panel=ENGINE)
     ] = "Qwen2.5-Coder-7B-Instruct",
     calibration: Annotated[
         str | None,
-        typer.Option("--calibration", help="Fitted parameters, a file of `calibrate`.", rich_help_panel=ENGINE),
+        typer.Option("--calibration", help="Fitted parameters: a file of `calibrate`, or a known set.", rich_help_panel=ENGINE),
     ] = None,
     sweep: Annotated[
         list[str] | None,
@@ -90,8 +90,10 @@ def simulate(
 ) -> int:
     """What would this scheduler do with this workload? Simulates it in virtual time and stores the run."""
     from longbench_sched.cli import simulated
+    from longbench_sched.cli.calibrations import read_calibration
     from longbench_sched.cli.conclude import conclude
     from longbench_sched.cli.exports import open_exports
+    from longbench_sched.cli.model_flag import read_model
     from longbench_sched.errors import UsageError
     from longbench_sched.experiment.sweep import Base, make_cells, read_axis
     from longbench_sched.slo import Slo
@@ -119,7 +121,8 @@ def simulate(
         gpu=gpu,
         model=model,
         flags=tuple(context.args),
-        calibration=None if calibration is None else simulated.read_calibration(Path(calibration)),
+        calibration=None if calibration is None else read_calibration(calibration),
+        read_model=read_model,
     )
     if trace is not None and sweep:
         raise UsageError("--trace is of one run. Leave out --sweep, or trace the one cell that matters.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -15,28 +14,17 @@ from longbench_sched.cli.measure import Measured
 from longbench_sched.cli.progress import ProgressLine
 from longbench_sched.cli.provenance import versions
 from longbench_sched.cli.traces import check_trace
-from longbench_sched.errors import EXIT_OK, StoreError, UsageError
+from longbench_sched.errors import EXIT_OK, StoreError
 from longbench_sched.experiment.sweep import Cell, Done, run_cells
 from longbench_sched.experiment.virtual_run import Origin, Simulated, plan_virtual, simulate, step_facts
 from longbench_sched.load.execute import Progress
 from longbench_sched.quantity import significant
-from longbench_sched.sim.calibration import Calibration, from_json
 from longbench_sched.sim.trace import StepTracer
 from longbench_sched.steps import StepTable
 from longbench_sched.store import catalogue, schema
 from longbench_sched.store.atomic import check_writable
 from longbench_sched.store.parquet import write_run
 from longbench_sched.store.trace import write_steps
-
-
-def read_calibration(path: Path) -> Calibration:
-    """The parameters of a calibration file. Raises UsageError."""
-    try:
-        return from_json(json.loads(path.read_text("utf-8")), str(path))
-    except OSError as error:
-        raise UsageError(f"--calibration {path}: cannot be read ({error.strerror}).") from None
-    except ValueError:
-        raise UsageError(f"--calibration {path} is not JSON. Make one with `calibrate`.") from None
 
 
 def simulate_one(cell: Cell, folder: Path, trace: Path | None = None) -> tuple[Measured, StepTable | None]:

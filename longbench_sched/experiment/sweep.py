@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from longbench_sched.errors import LongbenchError, UsageError
-from longbench_sched.experiment.virtual_run import Origin, Setting, plan_virtual, simulate
+from longbench_sched.experiment.virtual_run import Origin, Setting, make_engine, plan_virtual, simulate
 from longbench_sched.metrics.stat import Summary
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.quantity import count
 from longbench_sched.sim.calibration import Calibration
-from longbench_sched.sim.engine import build_engine
 from longbench_sched.sim.flags import read_flags
-from longbench_sched.sim.hardware import find_gpu
-from longbench_sched.sim.models import find_model
+from longbench_sched.sim.models import Model, find_model
 from longbench_sched.store.parquet import write_run
 from longbench_sched.workload.overrides import Overrides
 from longbench_sched.workload.shape import Workload
@@ -57,6 +55,7 @@ class Base:
     model: str
     flags: tuple[str, ...]  # the engine's own
     calibration: Calibration | None = None
+    read_model: Callable[[str], Model] = find_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +117,16 @@ def _cell(base: Base, knobs: Mapping[str, str]) -> Cell:
     flags = [f"--{knob}={value}" for knob, value in knobs.items() if knob not in load and knob not in place]
     seed = count(place.pop("seed"), "--sweep seed") if "seed" in place else base.seed
     engine, gpu, model = (place.get(name, default) for name, default in _defaults(base))
-    setting = Setting(engine, gpu, model, read_flags(engine, [*base.flags, *flags]), base.calibration, knobs)
-    build_engine(engine, find_gpu(gpu), find_model(model), setting.options, setting.calibration)
+    shape = base.read_model(model)
+    options = read_flags(engine, [*base.flags, *flags])
+    setting = Setting(engine, gpu, _name(model, shape), options, base.calibration, shape, knobs)
+    make_engine(setting)
     return Cell(load_workload(base.workload, replace(base.overrides, **load)), seed, setting)
+
+
+def _name(given: str, shape: Model) -> str:
+    """A model is called as it was asked for; a file's path is nobody's name."""
+    return shape.name if "/" in given or given.endswith(".json") else given
 
 
 def _defaults(base: Base) -> tuple[tuple[str, str], ...]:

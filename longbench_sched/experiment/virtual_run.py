@@ -24,7 +24,7 @@ from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
 from longbench_sched.sim.cost import Calibration
 from longbench_sched.sim.engine import Engine, EngineOptions, build_engine
 from longbench_sched.sim.hardware import find_gpu
-from longbench_sched.sim.models import find_model
+from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.server import DIALECTS
 from longbench_sched.sim.transport import SimEnded, SimTransport, StepObserver
 from longbench_sched.sim.wire.base import Context, ServerDialect
@@ -46,6 +46,7 @@ class Setting:
     model: str
     options: EngineOptions
     calibration: Calibration | None = None  # None: what is known of this engine without a fit
+    shape: Model | None = None  # of a model that is not in the table
     cell: Mapping[str, str] = field(default_factory=dict)  # what tells this run from its neighbours in a sweep
 
 
@@ -85,9 +86,7 @@ def simulate(
 
     `observer` sees every step; `trace` is the name of the file in which its notes will lie.
     """
-    engine = build_engine(
-        setting.engine, find_gpu(setting.gpu), find_model(setting.model), setting.options, setting.calibration
-    )
+    engine = make_engine(setting)
     check_context(plan, engine)
     execution = _Execution(plan, engine, observer, on_progress)
     began_s = time.process_time()
@@ -97,6 +96,12 @@ def simulate(
     if trace is not None:
         meta = replace(meta, target={**meta.target, "trace": trace})
     return Simulated(Run(meta, execution.columns.table()), engine.counters.n_steps, time.process_time() - began_s)
+
+
+def make_engine(setting: Setting) -> Engine:
+    """The engine of a setting, idle. Raises UsageError."""
+    model = setting.shape or find_model(setting.model)
+    return build_engine(setting.engine, find_gpu(setting.gpu), model, setting.options, setting.calibration)
 
 
 def step_facts(meta: RunMeta) -> StepFacts:
