@@ -10,7 +10,7 @@ in wall time (compressed or not), a simulation virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from longbench_sched.errors import UsageError
@@ -19,21 +19,22 @@ from longbench_sched.sim.cost import Calibration, StepCost
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.kv_blocks import KvBlocks, kv_capacity_tokens, memory_left_for_kv
 from longbench_sched.sim.models import Model
-from longbench_sched.sim.policy.sglang import Sglang, SglangOptions
+from longbench_sched.sim.policy.orca import Orca, OrcaOptions
+from longbench_sched.sim.policy.recompute import WATERMARK
+from longbench_sched.sim.policy.sarathi import FastgenOptions, Sarathi, SarathiOptions
+from longbench_sched.sim.policy.sglang import Sglang, Sglang042Options, SglangOptions
+from longbench_sched.sim.policy.static import Static, StaticOptions
 from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
+from longbench_sched.sim.policy.vllm_v0 import VllmV0, VllmV0Options
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.prefix_cache import PrefixCache
 from longbench_sched.sim.radix_cache import RadixCache
 from longbench_sched.sim.state import Accepted, Policy, SchedulerState, Sequence, StepPlan
 
-EngineName = Literal["vllm", "sglang", "trtllm"]
-EngineOptions = VllmV1Options | SglangOptions | TrtllmOptions
-
-OPTIONS: Mapping[str, Callable[[], EngineOptions]] = {
-    "vllm": VllmV1Options,
-    "sglang": SglangOptions,
-    "trtllm": TrtllmOptions,
-}
+EngineOptions = (
+    VllmV1Options | VllmV0Options | SglangOptions | TrtllmOptions | StaticOptions | OrcaOptions | SarathiOptions
+)  # Sglang042Options and FastgenOptions are presets of theirs
+Dialect = Literal["vllm", "sglang", "trtllm"]
 
 
 @dataclass(slots=True)
@@ -45,7 +46,8 @@ class Counters:
     prompt_tokens: int = 0  # of prompts whose prefill has ended
     prefill_tokens: int = 0  # computed in chunks, recomputation included
     generated_tokens: int = 0
-    draft_tokens: int = 0  # verified, and how many of them were accepted
+    n_verified: int = 0  # verifications, the tokens drafted for them, and how many of these were accepted
+    draft_tokens: int = 0
     accepted_tokens: int = 0
     busy_s: float = 0.0
     finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0, "abort": 0})
@@ -55,7 +57,7 @@ class Counters:
 class Engine:
     """Policy, memory and cost of one engine instance. Times are seconds since it started."""
 
-    name: EngineName
+    name: str  # of `PLAYED`
     gpu: Gpu
     model: Model
     options: EngineOptions  # resolved
@@ -113,6 +115,8 @@ class Engine:
         if plan is None:
             return None
         self.step = plan
+        if plan.is_empty:
+            return plan.wait_s
         duration_s = self.cost(plan)
         if self.state.is_ahead:
             self._ahead = self._reserved(now_s)
@@ -132,6 +136,7 @@ class Engine:
             if chunk.sequence.generated == 1 and chunk.sequence.first_token_s == end_s:
                 counters.prompt_tokens += chunk.sequence.isl
         counters.generated_tokens += len(yielded)
+        counters.n_verified += len(plan.verifies)
         for verify in plan.verifies:
             counters.draft_tokens += verify.n_drafts
         if plan.verifies:
@@ -148,7 +153,7 @@ class Engine:
         state = self.state
         while state.running or state.waiting:
             plan = self._reserved(now_s)
-            if not plan.is_empty:
+            if not plan.is_empty or plan.wait_s:
                 return plan
             if not plan.preempted:
                 return None
@@ -168,65 +173,145 @@ class Engine:
 
 def build_engine(name: str, gpu: Gpu, model: Model, options: EngineOptions, calibration: Calibration | None = None) -> Engine:
     """An idle engine with its defaults resolved for this GPU and model. Raises UsageError if they do not go together."""
-    cost = StepCost(gpu, model, calibration or Calibration())
-    match name, options:
-        case "vllm", VllmV1Options():
-            return _vllm(gpu, model, options.resolved(gpu, model.context), cost)
-        case "sglang", SglangOptions():
-            return _sglang(gpu, model, options.resolved(gpu, model.context), cost)
-        case "trtllm", TrtllmOptions():
-            return _trtllm(gpu, model, options.resolved(gpu, model.context), cost)
-    raise UsageError(f"the embedded engine does not play {name!r}. Known: {', '.join(OPTIONS)}.")
+    if name not in PLAYED or not isinstance(options, PLAYED[name].options):
+        raise UsageError(f"the embedded engine does not play {name!r} with these options. Known: {', '.join(PLAYED)}.")
+    resolved = options.resolved(gpu, model.context)
+    calibration = calibration or Calibration()
+    if not _works_ahead(resolved):
+        calibration = replace(calibration, is_host_overlapped=False)
+    policy, state, context = _parts(gpu, model, resolved)
+    return Engine(name, gpu, model, resolved, context, policy, state, StepCost(gpu, model, calibration))
 
 
-def _vllm(gpu: Gpu, model: Model, options: VllmV1Options, cost: StepCost) -> Engine:
+def _works_ahead(options: EngineOptions) -> bool:
+    """Whether the host plans the next step while the GPU computes this one."""
+    match options:
+        case VllmV1Options():
+            return options.async_scheduling
+        case SglangOptions():
+            return not options.disable_overlap_schedule
+        case TrtllmOptions():
+            return True
+    return False
+
+
+def _parts(gpu: Gpu, model: Model, options: EngineOptions) -> tuple[Policy, SchedulerState, int]:
+    """Policy, idle state, and the longest prompt + output."""
+    match options:
+        case VllmV1Options():
+            return _vllm(gpu, model, options)
+        case SglangOptions():
+            return _sglang(gpu, model, options)
+        case TrtllmOptions():
+            return _trtllm(gpu, model, options)
+        case VllmV0Options():
+            return VllmV0(options), *_paged(gpu, model, options, WATERMARK, options.num_speculative_tokens)
+        case StaticOptions():
+            return Static(options), *_paged(gpu, model, options)
+        case OrcaOptions():
+            return Orca(options), *_paged(gpu, model, options)
+        case SarathiOptions():
+            return Sarathi(options), *_paged(gpu, model, options, WATERMARK)
+
+
+def _paged(
+    gpu: Gpu,
+    model: Model,
+    options: VllmV0Options | StaticOptions | OrcaOptions | SarathiOptions,
+    watermark: float = 0.0,
+    n_drafts: int = 0,
+) -> tuple[SchedulerState, int]:
+    """Plain paged memory: whoever is admitted must leave the watermark free."""
+    # A batch of padded prompts may be longer than memory; what is kept for activations has an end.
+    step_tokens = min(options.step_tokens, 4 * (options.max_model_len or 0))
+    memory = memory_left_for_kv(gpu, model, options.gpu_memory_utilization, step_tokens)
+    blocks = kv_capacity_tokens(gpu, model, memory) // options.block_size
+    longest = (blocks - int(watermark * blocks)) * options.block_size
+    context = options.max_model_len or model.context
+    if context > longest:
+        raise UsageError(_too_long(context, longest, gpu, model))
+    return SchedulerState(KvBlocks(blocks, options.block_size), n_drafts=n_drafts), context
+
+
+def _vllm(gpu: Gpu, model: Model, options: VllmV1Options) -> tuple[Policy, SchedulerState, int]:
     memory = memory_left_for_kv(gpu, model, options.gpu_memory_utilization, options.max_num_batched_tokens or 0)
     # One block is a placeholder.
     blocks = kv_capacity_tokens(gpu, model, memory) // options.block_size - 1
     context = options.max_model_len or model.context
     if context > blocks * options.block_size:
-        raise UsageError(
-            f"max_model_len is {context}, but the KV cache of one {gpu.name} holds {blocks * options.block_size} tokens of "
-            f"{model.name}. Lower --max-model-len or raise --gpu-memory-utilization."
-        )
-    return Engine("vllm", gpu, model, options, context, VllmV1(options), vllm_state(options, blocks), cost)
+        raise UsageError(_too_long(context, blocks * options.block_size, gpu, model))
+    return VllmV1(options), vllm_state(options, blocks), context
+
+
+def _too_long(context: int, longest: int, gpu: Gpu, model: Model) -> str:
+    return (
+        f"max_model_len is {context}, but the KV cache of one {gpu.name} holds {longest} tokens of {model.name}. "
+        "Lower --max-model-len or raise --gpu-memory-utilization."
+    )
 
 
 def vllm_state(options: VllmV1Options, n_blocks: int) -> SchedulerState:
     """The state of an idle vLLM V1 with so many blocks."""
     is_filled_told = options.async_scheduling or options.num_speculative_tokens > 0
-    pool = PrefixCache(n_blocks, options.block_size, is_filled_told=is_filled_told) if options.enable_prefix_caching else None
+    size = options.block_size
+    kv = PrefixCache(n_blocks, size, is_filled_told=is_filled_told) if options.enable_prefix_caching else None
     return SchedulerState(
-        pool or KvBlocks(n_blocks, options.block_size),
+        kv or KvBlocks(n_blocks, size),
         is_by_priority=options.scheduling_policy == "priority",
         n_drafts=options.num_speculative_tokens,
         is_ahead=options.async_scheduling,
     )
 
 
-def _sglang(gpu: Gpu, model: Model, options: SglangOptions, cost: StepCost) -> Engine:
+def _sglang(gpu: Gpu, model: Model, options: SglangOptions) -> tuple[Policy, SchedulerState, int]:
     memory = (options.mem_fraction_static or 0.0) * gpu.memory_bytes - model.total_weights() * model.weight_bytes
     tokens = min(kv_capacity_tokens(gpu, model, memory), options.max_total_tokens or 1 << 60)
     pages = tokens // options.page_size
     context = min(options.context_length or model.context, pages * options.page_size - options.page_size - 1)
-    return Engine("sglang", gpu, model, options, context, Sglang(options), sglang_state(options, pages), cost)
+    return Sglang(options), sglang_state(options, pages), context
 
 
 def sglang_state(options: SglangOptions, n_pages: int) -> SchedulerState:
     """The state of an idle SGLang with so many pages."""
-    splits_prompt = options.profile.splits_prompt
-    is_caching = not options.disable_radix_cache
-    kv = (
-        RadixCache(n_pages, options.page_size, splits_prompt=splits_prompt)
-        if is_caching
-        else KvBlocks(n_pages, options.page_size)
-    )
-    return SchedulerState(kv, n_drafts=options.speculative_num_steps)
+    size = options.page_size
+    tree = None
+    if not options.disable_radix_cache:
+        tree = RadixCache(n_pages, size, splits_prompt=options.profile.splits_prompt)
+    return SchedulerState(tree or KvBlocks(n_pages, size), n_drafts=options.speculative_num_steps)
 
 
-def _trtllm(gpu: Gpu, model: Model, options: TrtllmOptions, cost: StepCost) -> Engine:
+def _trtllm(gpu: Gpu, model: Model, options: TrtllmOptions) -> tuple[Policy, SchedulerState, int]:
     memory = options.kv_cache_free_gpu_memory_fraction * memory_left_for_kv(gpu, model, 1.0, options.max_num_tokens)
     blocks = kv_capacity_tokens(gpu, model, memory) // options.tokens_per_block
     context = min(options.max_seq_len or model.context, blocks * options.tokens_per_block)
-    kv = KvBlocks(blocks, options.tokens_per_block)
-    return Engine("trtllm", gpu, model, options, context, Trtllm(options), SchedulerState(kv), cost)
+    return Trtllm(options), trtllm_state(options, blocks), context
+
+
+def trtllm_state(options: TrtllmOptions, n_blocks: int) -> SchedulerState:
+    """The state of an idle TensorRT-LLM with so many blocks."""
+    size, k = options.tokens_per_block, options.num_speculative_tokens
+    cache = PrefixCache(n_blocks, size, is_filled_told=k > 0) if options.enable_block_reuse else None
+    return SchedulerState(cache or KvBlocks(n_blocks, size), n_drafts=k)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A scheduler that can be played: its flags, and whose HTTP interface it has."""
+
+    options: type[EngineOptions]
+    dialect: Dialect
+    title: str
+
+
+PLAYED: Mapping[str, Played] = {
+    "vllm": Played(VllmV1Options, "vllm", "vLLM V1 0.33.0"),
+    "vllm-v0": Played(VllmV0Options, "vllm", "vLLM V0 0.7.2"),
+    "sglang": Played(SglangOptions, "sglang", "SGLang 0.5.23"),
+    "sglang-0.4": Played(Sglang042Options, "sglang", "SGLang 0.4.2.post4"),
+    "trtllm": Played(TrtllmOptions, "trtllm", "TensorRT-LLM"),
+    "static": Played(StaticOptions, "vllm", "static batching"),
+    "orca": Played(OrcaOptions, "vllm", "Orca"),
+    "sarathi": Played(SarathiOptions, "vllm", "Sarathi-Serve, SARATHI"),
+    "fastgen": Played(FastgenOptions, "vllm", "DeepSpeed-FastGen"),
+}
+OPTIONS: Mapping[str, Callable[[], EngineOptions]] = {name: played.options for name, played in PLAYED.items()}

@@ -149,6 +149,7 @@ class StepPlan:
     order: list[Sequence] | None = None  # the running list in a new order, after admissions
     note: object | None = None
     padding: int = 0  # slots that compute and yield nothing
+    wait_s: float = 0.0  # of an empty plan: look again after so long
     # The policy would decide the same again and again while all get their token and nobody comes, ends or lacks memory.
     is_steady: bool = False
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from longbench_sched.sim.content import Content, prompt_content
 from longbench_sched.sim.cost import StepCost
-from longbench_sched.sim.engine import Engine, sglang_state, vllm_state
+from longbench_sched.sim.engine import Engine, sglang_state, trtllm_state, vllm_state
 from longbench_sched.sim.hardware import GPUS
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.models import MODELS
@@ -80,13 +80,15 @@ def sglang(kv_tokens: int = 1 << 20, **flags) -> Engine:
 
 def trtllm(kv_tokens: int = 1 << 20, **flags) -> Engine:
     options = TrtllmOptions(**flags).resolved(H200, QWEN.context)
-    return _engine(
-        "trtllm", options, Trtllm(options), KvBlocks(kv_tokens // options.tokens_per_block, options.tokens_per_block)
-    )
+    state = trtllm_state(options, kv_tokens // options.tokens_per_block)
+    return Engine("trtllm", H200, QWEN, options, QWEN.context, Trtllm(options), state, StepCost(H200, QWEN))
 
 
-def _engine(name, options, policy, kv) -> Engine:
-    return Engine(name, H200, QWEN, options, QWEN.context, policy, SchedulerState(kv), StepCost(H200, QWEN))
+def paged(name: str, policy, options, kv_tokens: int = 1 << 20, n_drafts: int = 0) -> Engine:
+    """An engine with plain paged memory: vllm-v0, static, orca, sarathi."""
+    options = options.resolved(H200, QWEN.context)
+    state = SchedulerState(KvBlocks(kv_tokens // options.block_size, options.block_size), n_drafts=n_drafts)
+    return Engine(name, H200, QWEN, options, QWEN.context, policy(options), state, StepCost(H200, QWEN))
 
 
 def limits_of(engine: Engine) -> Limits:

@@ -1,0 +1,64 @@
+"""Orca (Yu et al., OSDI 2022): iteration-level scheduling with selective batching.
+
+The batch is put together anew for every iteration: who has ended leaves, who is next in the queue joins, if there is a place
+and its maximum (prompt and all it may generate) can be reserved. A new request computes its whole prompt in the iteration that
+admits it, beside the others' one token each; so nothing is preempted and every decode advances in every iteration, but an
+iteration can last as long as a prompt. All token-wise operations see one flattened batch; attention runs per request, which is
+how a step is priced anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from longbench_sched.sim.hardware import Gpu
+from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.state import Chunk, SchedulerState, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class OrcaOptions:
+    """Knobs of Orca."""
+
+    max_batch_size: int = 32  # the paper varies it up to 32
+    max_model_len: int | None = None
+    gpu_memory_utilization: float = 0.90
+    block_size: int = 16
+
+    def resolved(self, gpu: Gpu, model_context: int) -> OrcaOptions:
+        """The same with every default decided."""
+        return replace(self, max_model_len=self.max_model_len or model_context)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Places."""
+        return self.max_batch_size
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of the largest step for which memory is kept: one whole prompt."""
+        return self.max_model_len or 0
+
+
+@dataclass(slots=True)
+class Orca:
+    """The scheduler. `options` are resolved."""
+
+    options: OrcaOptions
+
+    def refusal(self, isl: int, max_new: int) -> str | None:
+        """Nothing is refused beyond the context length, which the server checks."""
+        return None
+
+    def schedule(self, state: SchedulerState, now_s: float) -> StepPlan:
+        """One iteration: everyone who runs, and whoever can join, in order of arrival."""
+        plan = StepPlan(decodes=list(state.running))
+        ledger = Ledger(state.kv, plan)
+        for sequence in state.waiting:
+            blocks = state.kv.blocks_for(sequence.max_length)
+            if len(state.running) + len(plan.admitted) >= self.options.max_batch_size or blocks > ledger.free:
+                break
+            plan.chunks.append(Chunk(sequence, sequence.length, 0))
+            ledger.admit(sequence, 0, blocks)
+        plan.is_steady = not plan.chunks
+        return plan

@@ -1,0 +1,108 @@
+"""Chunked prefills beside decodes: SARATHI (2023), Sarathi-Serve (OSDI 2024), and DeepSpeed-FastGen as a preset.
+
+`stall-free` (Sarathi-Serve): every running decode is in every step; what is left of the token budget goes to prompts in
+progress, then to new ones, in order of arrival. No gap between tokens is longer than a step of `token_budget` tokens.
+
+`decode-maximal` (SARATHI): exactly one piece of one prompt a step, sized so that piece and decodes together make
+`token_budget` tokens, a multiple of what the GEMM kernels work in: a budget of 256 with three decodes is a piece of 253.
+
+FastGen's Dynamic SplitFuse composes steps of a fixed size from decodes and pieces of prompts: `stall-free` with a budget of
+its own. A prompt is admitted when all its blocks are free and 1 % beyond them; when a decode finds none, the latest is
+preempted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.hardware import Gpu
+from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.policy.recompute import WATERMARK, decode_all
+from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class SarathiOptions:
+    """Knobs of Sarathi-Serve. The paper's budgets: 512 for a strict latency target, 2048 for a relaxed one."""
+
+    token_budget: int = 512
+    max_num_seqs: int = 128
+    batching: Literal["stall-free", "decode-maximal"] = "stall-free"
+    max_model_len: int | None = None
+    gpu_memory_utilization: float = 0.90
+    block_size: int = 16
+
+    def resolved(self, gpu: Gpu, model_context: int) -> SarathiOptions:
+        """The same with every default decided. Raises UsageError if not all places can get a token."""
+        if self.batching not in ("stall-free", "decode-maximal"):
+            raise UsageError(f"--batching {self.batching!r} is not known. Known: stall-free, decode-maximal.")
+        if self.token_budget < self.max_num_seqs:
+            raise UsageError(
+                f"--token-budget {self.token_budget} is below --max-num-seqs {self.max_num_seqs}, but every decode is in every "
+                "step. Raise the one or lower the other."
+            )
+        return replace(self, max_model_len=self.max_model_len or model_context)
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of the largest step, for which memory is kept."""
+        return self.token_budget
+
+
+@dataclass(frozen=True, slots=True)
+class FastgenOptions(SarathiOptions):
+    """DeepSpeed-FastGen: its ragged batch holds 768 tokens and 512 sequences by default (from memory, not checked again)."""
+
+    token_budget: int = 768
+    max_num_seqs: int = 512
+
+
+@dataclass(slots=True)
+class Sarathi:
+    """The scheduler. `options` are resolved."""
+
+    options: SarathiOptions
+
+    def refusal(self, isl: int, max_new: int) -> str | None:
+        """Nothing is refused beyond the context length, which the server checks."""
+        return None
+
+    def schedule(self, state: SchedulerState, now_s: float) -> StepPlan:
+        """One step: all decodes, then prompts with what they leave."""
+        plan = StepPlan()
+        ledger = Ledger(state.kv, plan)
+        try:
+            self._fill(state, plan, ledger)
+        finally:
+            ledger.close()
+        plan.is_steady = not (plan.chunks or plan.preempted) and len(plan.decodes) == len(state.running)
+        return plan
+
+    def _fill(self, state: SchedulerState, plan: StepPlan, ledger: Ledger) -> None:
+        decoding = [sequence for sequence in state.running if not sequence.is_partial]
+        out = decode_all(plan, ledger, state.running, decoding)
+        budget = self.options.token_budget - len(plan.decodes)
+        most = 1 if self.options.batching == "decode-maximal" else self.options.max_num_seqs
+        for sequence in state.running:
+            if sequence.is_partial and sequence not in out and budget > 0 and len(plan.chunks) < most:
+                n = min(sequence.left_to_compute, budget)
+                plan.chunks.append(Chunk(sequence, n, sequence.computed))
+                budget -= n
+        if plan.preempted:
+            return
+        for sequence in state.waiting:
+            if budget <= 0 or len(plan.chunks) >= most or not self._admit(state, plan, ledger, sequence, budget):
+                return
+            budget -= plan.chunks[-1].n_tokens
+
+    def _admit(self, state: SchedulerState, plan: StepPlan, ledger: Ledger, sequence: Sequence, budget: int) -> bool:
+        """Take a waiting sequence with what is left of the budget, if there are a place, its blocks, and 1 % beyond them."""
+        blocks = state.kv.blocks_for(sequence.length)
+        watermark = int(WATERMARK * state.kv.total)
+        if len(state.running) + len(plan.admitted) >= self.options.max_num_seqs or ledger.free - blocks < watermark:
+            return False
+        plan.chunks.append(Chunk(sequence, min(sequence.length, budget), 0))
+        ledger.admit(sequence, 0, blocks)
+        return True
