@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from longbench_sched.errors import UsageError
 from longbench_sched.quantity import count
@@ -35,6 +36,9 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
         if name not in kinds and negated in kinds and kinds[negated] is bool:
             given[negated] = False
             continue
+        if name == "speculative_config" and "speculative_method" in kinds:
+            given |= _speculative(word, value if has_value else left.pop(0) if left else "")
+            continue
         if name not in kinds:
             near = get_close_matches(name, kinds, n=1)
             hint = f" Did you mean --{near[0].replace('_', '-')}?" if near else ""
@@ -55,18 +59,35 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
 
 def _kind(owner: type[EngineOptions], name: str) -> type:
     hint = get_type_hints(owner)[name]
+    if get_origin(hint) is Literal:
+        return str
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     return kinds[0]  # type: ignore[no-any-return]  # typing's hints are Any
 
 
-def _value(flag: str, kind: type, text: str) -> bool | int | float:
+def _value(flag: str, kind: type, text: str) -> bool | int | float | str:
     if kind is bool:
         if text.casefold() in _TRUE | _FALSE:
             return text.casefold() in _TRUE
         raise UsageError(f"{flag}: {text!r} is neither true nor false.")
+    if kind is str:
+        return text
     try:
         if kind is float:
             return float(text)
         return -count(text[1:], flag) if text.startswith("-") else count(text, flag)
     except ValueError:
         raise UsageError(f"{flag}: {text!r} is not a number.") from None
+
+
+def _speculative(flag: str, text: str) -> dict[str, str | int]:
+    """vLLM's `--speculative-config`, a JSON object of which method and number of tokens are read."""
+    example = 'for example {"method": "eagle3", "num_speculative_tokens": 3}'
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError:
+        raise UsageError(f"{flag}: {text!r} is not JSON. Write {example}.") from None
+    n = config.get("num_speculative_tokens") if isinstance(config, dict) else None
+    if not isinstance(n, int) or n < 1:
+        raise UsageError(f"{flag}: num_speculative_tokens is missing. Write {example}.")
+    return {"speculative_method": str(config.get("method", "draft_model")), "num_speculative_tokens": n}

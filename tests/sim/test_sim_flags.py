@@ -6,8 +6,12 @@ import pytest
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.flags import read_flags
-from longbench_sched.sim.policy.sglang import SglangOptions
+from longbench_sched.sim.policy.orca import OrcaOptions
+from longbench_sched.sim.policy.sarathi import FastgenOptions, SarathiOptions
+from longbench_sched.sim.policy.sglang import Sglang042Options, SglangOptions
+from longbench_sched.sim.policy.static import StaticOptions
 from longbench_sched.sim.policy.trtllm import TrtllmOptions
+from longbench_sched.sim.policy.vllm_v0 import VllmV0Options
 from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
 
 
@@ -26,6 +30,21 @@ from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
         ("trtllm", ["--enable_chunked_prefill", "--max_num_tokens", "2048"], TrtllmOptions(2048, enable_chunked_prefill=True)),
         ("trtllm", ["--enable_chunked_prefill=true"], TrtllmOptions(enable_chunked_prefill=True)),
         ("trtllm", ["--enable_chunked_prefill", "false"], TrtllmOptions(enable_chunked_prefill=False)),
+        ("trtllm", ["--capacity_scheduler_policy=MAX_UTILIZATION"], TrtllmOptions(capacity_scheduler_policy="MAX_UTILIZATION")),
+        ("vllm", ["--scheduling-policy", "priority"], VllmV1Options(scheduling_policy="priority")),
+        ("vllm", ["--no-enable-prefix-caching"], VllmV1Options(enable_prefix_caching=False)),
+        (
+            "vllm",
+            ["--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}'],
+            VllmV1Options(speculative_method="eagle3", num_speculative_tokens=3),
+        ),
+        ("vllm-v0", ["--enable-chunked-prefill", "--max-num-seqs=64"], VllmV0Options(None, 64, enable_chunked_prefill=True)),
+        ("sglang-0.4", ["--schedule-policy", "fcfs"], Sglang042Options(schedule_policy="fcfs")),
+        ("sglang", ["--speculative-algorithm=EAGLE3"], SglangOptions(speculative_algorithm="EAGLE3")),
+        ("static", ["--batch-size", "8"], StaticOptions(8)),
+        ("orca", ["--max-batch-size=16"], OrcaOptions(16)),
+        ("sarathi", ["--batching", "decode-maximal"], SarathiOptions(batching="decode-maximal")),
+        ("fastgen", [], FastgenOptions()),
     ],
 )
 def test_flags_become_options(engine: str, words: list[str], options: object) -> None:
@@ -43,6 +62,9 @@ def test_flags_become_options(engine: str, words: list[str], options: object) ->
         ("vllm", ["--watermark", "low"], "not a number"),
         ("vllm", ["--enable-chunked-prefill=maybe"], "neither true nor false"),
         ("vllm", ["8192"], "is no flag"),
+        ("vllm", ["--speculative-config", "eagle"], "is not JSON"),
+        ("vllm", ["--speculative-config", '{"method": "eagle"}'], "num_speculative_tokens is missing"),
+        ("sglang", ["--speculative-config", "{}"], "not a flag that the embedded sglang knows"),
     ],
 )
 def test_a_flag_that_makes_no_sense_is_refused_with_a_remedy(engine: str, words: list[str], message: str) -> None:
