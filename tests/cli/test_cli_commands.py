@@ -17,6 +17,7 @@ from longbench_sched import __version__
 from longbench_sched.cli import app as front_door
 from longbench_sched.cli.app import app, main, spread_goodput
 from longbench_sched.errors import EXIT_CODES
+from longbench_sched.sim.flags import read_flags
 from longbench_sched.store.parquet import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -307,6 +308,7 @@ def documented_commands() -> list[str]:
     """Every command line of ours in the README, the documents and the examples of the help."""
     texts = [path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]]
     texts += [module.EXAMPLES for module in (front_door.run, front_door.show, front_door.report, front_door.workloads)]
+    texts += [front_door.serve.EXAMPLES, front_door.simulate.EXAMPLES]
     found = set()
     for text in texts:
         fenced = re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL)
@@ -321,7 +323,9 @@ def documented_commands() -> list[str]:
 def test_a_documented_command_has_only_flags_that_exist(line: str) -> None:
     _, name, *words = spread_goodput(shlex.split(line))
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    if name == "serve":  # takes the engine's own flags as well
+    if name in ("serve", "simulate"):  # the engine's own flags are what is left over
+        context = command.make_context(name, words, resilient_parsing=True)
+        read_flags(context.params["engine"], context.args)
         return
     known = {option: parameter for parameter in command.params for option in parameter.opts}
     flags = [word for word in words if word.startswith("--")]

@@ -1,0 +1,88 @@
+"""The pictures of docs/policies: one load, every policy, the same three seconds.
+
+    python -m benchmarks.pictures                  # all of them
+    python -m benchmarks.pictures sglang vllm      # some
+
+Eight chats (2,000 tokens in, 150 out, four a second) meet three long prompts (24,000 in, 40 out). Simulated on an H200 with
+Qwen2.5-Coder-7B and no fitted parameter; the pictures come out the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from longbench_sched.experiment.virtual_run import Origin, Setting, plan_virtual, simulate, step_facts
+from longbench_sched.report import timeline
+from longbench_sched.sim.engine import OPTIONS
+from longbench_sched.sim.flags import read_flags
+from longbench_sched.sim.trace import StepTracer
+from longbench_sched.workload.spec import read_workload
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "policies"
+VIEW = timeline.View(0.0, 3.0)
+LOAD = """
+title = "Chats that meet long prompts"
+warmups = 0
+
+[[lane]]
+name = "chat"
+isl = 2000
+osl = 150
+arrivals = "constant"
+rate = "4/s"
+requests = 8
+
+[[lane]]
+name = "long"
+isl = 24000
+osl = 40
+arrivals = "constant"
+rate = "1.3/s"
+requests = 3
+"""
+
+# Picture -> engine, its flags, what the title says. Engines that this version does not play are passed over.
+PICTURES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "vllm": ("vllm", (), "vLLM V1, budget 8192: decodes ride with every chunk"),
+    "vllm-2048": ("vllm", ("--max-num-batched-tokens", "2048"), "vLLM V1, budget 2048: shorter steps, later first tokens"),
+    "sglang": ("sglang", (), "SGLang, prefill first: decodes stand still while prompts can be admitted"),
+    "sglang-mixed": ("sglang", ("--enable-mixed-chunk",), "SGLang with mixed chunks: decodes ride in the prefill batch"),
+    "trtllm": ("trtllm", ("--enable-chunked-prefill",), "TensorRT-LLM, chunked context, nothing is ever evicted"),
+    "static": ("static", (), "Static batching: a batch is one prefill, then decodes until its last request ends"),
+    "orca": ("orca", (), "Orca: iteration-level scheduling, prompts whole"),
+    "vllm-0.7.2": ("vllm-0.7.2", (), "vLLM V0, unchunked: a step is prompts or decodes"),
+    "vllm-0.7.2-chunked": ("vllm-0.7.2", ("--enable-chunked-prefill",), "vLLM V0, chunked: decodes first, then a chunk"),
+    "sglang-0.4.2": ("sglang-0.4.2", (), "SGLang 0.4.2, prefill first"),
+    "sarathi": ("sarathi", (), "Sarathi-Serve: stall-free batching under a token budget"),
+}
+
+
+def draw(name: str) -> str:
+    """One picture as SVG."""
+    engine, flags, words = PICTURES[name]
+    plan = plan_virtual(read_workload(LOAD, "chats-and-prompts", "pictures", FOLDER), 0)
+    setting = Setting(engine, "H200", "Qwen2.5-Coder-7B", read_flags(engine, flags))
+    tracer = StepTracer()
+    done = simulate(plan, setting, Origin(name, datetime(2026, 11, 30, tzinfo=UTC), {}), observer=tracer)
+    steps = tracer.columns.table(replace(step_facts(done.run.meta), run_id=name))
+    return timeline.draw(steps, done.run, VIEW, words)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", choices=[[], *PICTURES], default=[])
+    names = parser.parse_args().names or [name for name, (engine, _, _) in PICTURES.items() if engine in OPTIONS]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        path = FOLDER / f"{name}.svg"
+        path.write_text(draw(name))
+        print(f"{path.relative_to(FOLDER.parents[1])}  {path.stat().st_size // 1000} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
