@@ -29,7 +29,7 @@ from longbench_sched.errors import UsageError
 from longbench_sched.sim import http1
 from longbench_sched.sim.alarm import Alarm
 from longbench_sched.sim.cost import Calibration
-from longbench_sched.sim.engine import OPTIONS, Engine, EngineOptions, build_engine
+from longbench_sched.sim.engine import OPTIONS, PLAYED, Engine, EngineOptions, build_engine
 from longbench_sched.sim.faults import Fault, FaultPlan, FaultyWire, Wire
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.lateness import Lateness
@@ -108,7 +108,7 @@ class _Server:
     def __init__(self, options: ServerOptions, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
         self.engine = engine
-        self.dialect = DIALECTS[options.engine]()
+        self.dialect = DIALECTS[PLAYED[options.engine].dialect]()
         self.loop = loop
         self.alarm = Alarm(loop, self.ring)
         self.lateness = Lateness()

@@ -18,7 +18,8 @@ def vllm(context: Context) -> bytes:
     state, counters = engine.state, engine.counters
     n_waiting = float(len(state.waiting))
     options = engine.options
-    assert isinstance(options, VllmV1Options)
+    is_own = isinstance(options, VllmV1Options)  # else an engine that only borrows this interface
+    flags = asdict(options)
     cached = context.tally.cached_tokens
     queried = counters.prompt_tokens if state.kv.is_caching else 0
     samples: list[Sample] = [
@@ -41,20 +42,20 @@ def vllm(context: Context) -> bytes:
         ("vllm:request_success_total", "counter", {"finished_reason": reason}, counters.finished.get(reason, 0))
         for reason in ("stop", "length", "abort", "error", "repetition")
     ]
-    if options.num_speculative_tokens:
+    if flags.get("num_speculative_tokens"):
         samples += [
-            ("vllm:spec_decode_num_drafts_total", "counter", {}, counters.draft_tokens // options.num_speculative_tokens),
+            ("vllm:spec_decode_num_drafts_total", "counter", {}, counters.draft_tokens // flags.get("num_speculative_tokens")),
             ("vllm:spec_decode_num_draft_tokens_total", "counter", {}, counters.draft_tokens),
             ("vllm:spec_decode_num_accepted_tokens_total", "counter", {}, counters.accepted_tokens),
         ]
-    blocks = state.kv.total + 1  # one is a placeholder
+    blocks = state.kv.total + is_own  # one is a placeholder
     config = {
-        "block_size": str(options.block_size),
+        "block_size": str(state.kv.block_tokens),
         "cache_dtype": "auto",
-        "enable_prefix_caching": str(options.enable_prefix_caching),
-        "gpu_memory_utilization": str(options.gpu_memory_utilization),
+        "enable_prefix_caching": str(state.kv.is_caching),
+        "gpu_memory_utilization": str(flags.get("gpu_memory_utilization")),
         "num_gpu_blocks": str(blocks),
-        "kv_cache_size_tokens": str(blocks * options.block_size),
+        "kv_cache_size_tokens": str(blocks * state.kv.block_tokens),
     }
     samples.append(("vllm:cache_config_info", "gauge", config, 1))
     rejections: list[Sample] = [

@@ -8,7 +8,7 @@ a role event together with the first token; the last token carries the finish re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -213,7 +213,8 @@ class VllmDialect:
     def check_room(self, context: Context, ask: Ask) -> None:
         """`--max-num-queued-reqs` and `--max-num-queued-tokens`: 503 while so many wait; without them the queue has no end."""
         options, waiting = context.engine.options, context.engine.state.waiting
-        assert isinstance(options, VllmV1Options)
+        if not isinstance(options, VllmV1Options):
+            return  # an engine that only borrows this interface
         if options.max_num_queued_reqs is not None and len(waiting) >= options.max_num_queued_reqs:
             message = f"The server has {len(waiting)} queued requests, at the limit max_num_queued_reqs."
             raise Refused(error(503, "Service Unavailable", message), "max_num_queued_reqs")
@@ -346,7 +347,9 @@ def _models(context: Context) -> dict[str, object]:
 
 def _server_info(context: Context) -> dict[str, object]:
     options = context.engine.options
-    assert isinstance(options, VllmV1Options)
+    if not isinstance(options, VllmV1Options):  # an engine that only borrows this interface: its flags as they are
+        config = {"scheduler_config": asdict(options), "parallel_config": {}, "cache_config": {}, "speculative_config": None}
+        return {"vllm_config": config | {"kv_transfer_config": None}, "vllm_env": {}, "system_env": {}}
     scheduler = {
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "max_num_seqs": options.max_num_seqs,
@@ -371,5 +374,5 @@ def _server_info(context: Context) -> dict[str, object]:
     if options.num_speculative_tokens:
         speculative = {"method": options.speculative_method, "num_speculative_tokens": options.num_speculative_tokens}
     config = {"scheduler_config": scheduler, "parallel_config": parallel, "cache_config": cache}
-    config |= {"speculative_config": speculative}
+    config["speculative_config"] = speculative
     return {"vllm_config": config | {"kv_transfer_config": None}, "vllm_env": {}, "system_env": {}}
