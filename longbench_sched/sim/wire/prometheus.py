@@ -44,7 +44,7 @@ def vllm(context: Context) -> bytes:
     ]
     if flags.get("num_speculative_tokens"):
         samples += [
-            ("vllm:spec_decode_num_drafts_total", "counter", {}, counters.draft_tokens // flags.get("num_speculative_tokens")),
+            ("vllm:spec_decode_num_drafts_total", "counter", {}, counters.n_verified),
             ("vllm:spec_decode_num_draft_tokens_total", "counter", {}, counters.draft_tokens),
             ("vllm:spec_decode_num_accepted_tokens_total", "counter", {}, counters.accepted_tokens),
         ]
