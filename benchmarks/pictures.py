@@ -52,12 +52,13 @@ PICTURES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "sglang": ("sglang", (), "SGLang, prefill first: decodes stand still while prompts can be admitted"),
     "sglang-mixed": ("sglang", ("--enable-mixed-chunk",), "SGLang with mixed chunks: decodes ride in the prefill batch"),
     "trtllm": ("trtllm", ("--enable-chunked-prefill",), "TensorRT-LLM, chunked context, nothing is ever evicted"),
-    "static": ("static", (), "Static batching: a batch is one prefill, then decodes until its last request ends"),
+    "static": ("static", ("--batch-size", "4"), "Static batching: a prefill of four, then decodes until the last of them ends"),
     "orca": ("orca", (), "Orca: iteration-level scheduling, prompts whole"),
-    "vllm-0.7.2": ("vllm-0.7.2", (), "vLLM V0, unchunked: a step is prompts or decodes"),
-    "vllm-0.7.2-chunked": ("vllm-0.7.2", ("--enable-chunked-prefill",), "vLLM V0, chunked: decodes first, then a chunk"),
-    "sglang-0.4.2": ("sglang-0.4.2", (), "SGLang 0.4.2, prefill first"),
+    "vllm-v0": ("vllm-v0", (), "vLLM V0, unchunked: a step is prompts or decodes"),
+    "vllm-v0-chunked": ("vllm-v0", ("--enable-chunked-prefill",), "vLLM V0, chunked: decodes first, then a chunk"),
+    "sglang-0.4": ("sglang-0.4", (), "SGLang 0.4.2, prefill first"),
     "sarathi": ("sarathi", (), "Sarathi-Serve: stall-free batching under a token budget"),
+    "fastgen": ("fastgen", (), "DeepSpeed-FastGen: the same as a preset"),
 }
 
 

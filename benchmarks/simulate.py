@@ -63,7 +63,7 @@ def peak_mb() -> float:
 
 def measure(engine: str, n: int) -> dict[str, float]:
     """One run in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.simulate", "--one", engine, str(n)]
+    command = [sys.executable, __file__, "--one", engine, str(n)]
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 

@@ -22,7 +22,7 @@ from longbench_sched.record import StreamRecord
 from longbench_sched.run import ClientHealth, RecordColumns, Run, RunMeta, plan_facts
 from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
 from longbench_sched.sim.cost import Calibration
-from longbench_sched.sim.engine import Engine, EngineOptions, build_engine
+from longbench_sched.sim.engine import PLAYED, Engine, EngineOptions, build_engine
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.server import DIALECTS
@@ -233,7 +233,8 @@ def _meta(plan: Plan, setting: Setting, origin: Origin, engine: Engine, from_ns:
 
 def engine_facts(engine: Engine, served_model: str) -> dict[str, object]:
     """What the engine would say of itself to a client that asks, in the same keys, and what it is made of."""
-    dialect = DIALECTS[engine.name]()
+    played = PLAYED[engine.name]
+    dialect = DIALECTS[played.dialect]()
     context = Context(engine, served_model, started=0)
     found: dict[str, object] = {}
     if (metrics := _body(dialect, context, "/metrics")) is not None:
@@ -244,6 +245,9 @@ def engine_facts(engine: Engine, served_model: str) -> dict[str, object]:
         found |= facts.model_facts(facts.read_models(models)[0])
     if "version" not in found and (version := _body(dialect, context, "/version")) is not None:
         found["version"] = facts.read_version(version)
+    if engine.name != played.dialect:  # it only borrows an interface: neither the name nor the version is its own
+        release = played.title.rpartition(" ")[2]
+        found |= {"engine": engine.name, "version": f"{release}+simulated" if release[:1].isdigit() else None}
     kv = engine.state.kv
     made_of = {
         "gpu": engine.gpu.name,

@@ -158,7 +158,7 @@ def _steps_panel(bars: Sequence[_Bar], axis: _Axis, top: float) -> list[str]:
     for bar in bars:
         x = axis.x(bar.begin_ns)
         width = max(axis.x(bar.end_ns) - x, 0.3)
-        gap = 1.0 if width > 4 else 0.0
+        gap = 1.0 if width > 6 else 0.0
         ms = (bar.end_ns - bar.begin_ns) / 1e6
         words = None
         if len(bars) <= MAX_TITLED:

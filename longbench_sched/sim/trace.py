@@ -21,6 +21,8 @@ class StepTracer:
         """The step in progress of the engine, and from when to when it runs."""
         plan, state = engine.step, engine.state
         assert plan is not None
+        if plan.is_empty:  # the scheduler waits for company: time passes, nothing is computed
+            return
         bill = engine.cost.explain(plan)
         load = bill.load
         self.columns.add(

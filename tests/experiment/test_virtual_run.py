@@ -13,10 +13,12 @@ from longbench_sched.experiment.virtual_run import Origin, Setting, Simulated, p
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.run import Run
 from longbench_sched.sim.cost import Calibration, StepCost
+from longbench_sched.sim.engine import PLAYED
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import find_model
 from longbench_sched.sim.state import Chunk, Sequence, StepPlan
+from longbench_sched.sim.trace import StepTracer
 from longbench_sched.store.parquet import read_run, write_run
 from longbench_sched.workload.spec import read_workload
 
@@ -143,3 +145,27 @@ def test_a_shared_prefix_is_found_in_the_cache_without_a_token_list() -> None:
 def test_requests_without_a_common_prefix_share_nothing() -> None:
     done = run("isl = 1600\nosl = 2\nconcurrency = 1\nrequests = 3\n", setting("vllm")).run
     assert set(done.table.ints["cached_tokens"]) == {0}
+
+
+NEEDS = {"static": ("--batch-size", "2")}
+
+
+@pytest.mark.parametrize("engine", PLAYED)
+def test_every_scheduler_can_be_simulated_and_says_what_it_is(engine: str) -> None:
+    text = "isl = {min = 100, max = 900}\nosl = {min = 2, max = 20}\nrate = 8\nrequests = 12\n"
+    done = run(text, setting(engine, *NEEDS.get(engine, ()))).run
+    assert set(done.table.texts["status"]) == {"ok"}
+    said = done.meta.engine_facts
+    assert (said["engine"], said["simulated"]) == (engine, True)
+    version = PLAYED[engine].title.rpartition(" ")[2]
+    assert said["version"] == (f"{version}+simulated" if version[0].isdigit() else said["version"])
+
+
+def test_a_scheduler_that_waits_for_company_takes_no_step_meanwhile() -> None:
+    """One request, batches of two: it waits for a second, one second, and then runs alone."""
+    workload = read_workload("isl = 100\nosl = 3\nconcurrency = 1\nrequests = 1\nwarmups = 0\n", "mine", "mine.toml", Path())
+    tracer = StepTracer()
+    done = simulate(plan_virtual(workload, 0), setting("static", "--batch-size", "2"), ORIGIN, observer=tracer)
+    first_ns = done.run.table.ints["first_byte_ns"][0] - done.run.table.ints["sent_ns"][0]
+    assert 1_000_000_000 < first_ns < 1_100_000_000
+    assert tracer.columns.texts["phase"] == ["prefill", "decode", "decode"]
