@@ -1,4 +1,4 @@
-"""`run`: measures one workload against one engine, stores every request, and prints the page."""
+"""`run`: measures one workload against one engine, or a whole experiment; stores every request, and prints the page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ ENGINE = "Which engine"
 EMBEDDED = "The embedded engine (where no --base-url is given)"
 TIMED = "How it is timed"
 LIMITS = "How long to wait"
+SEVERAL = "Several runs"
 RESULT = "What becomes of the result"
 
 EXAMPLES = """
@@ -26,13 +27,22 @@ Examples:
 
   longbench-sched run 30k-500-r1 --engine vllm --base-url http://gpu7:8000/v1 --goodput ttft:15000 tpot:50
 
+  longbench-sched run 30k-500-c64 --num-runs 5 --target a=http://gpu7:8000,engine=vllm --target b=http://gpu8:30000,engine=sglang
+
+  longbench-sched run chunks.toml --dry-run
+
+  longbench-sched run --resume latest
+
 Exit code: 0 fine, 2 wrong usage or file, 4 could not measure, 130 interrupted, 143 terminated. What was measured is stored in
 every case.
 """
 
 
 def run(
-    workload: Annotated[str, typer.Argument(help="A workload by name (see `workloads`) or the path of a TOML file.")],
+    workload: Annotated[
+        str | None,
+        typer.Argument(help="A workload by name (see `workloads`), or the path of a TOML file: a workload, or an experiment."),
+    ] = None,
     isl: Annotated[
         str | None,
         typer.Option("--isl", help="Prompt tokens instead of the workload's: 30000, 30k, 128Ki.", rich_help_panel=LOAD),
@@ -146,6 +156,35 @@ def run(
     timeout_total: Annotated[
         str | None, typer.Option("--timeout-total", help="For a whole request. Default: no limit.", rich_help_panel=LIMITS)
     ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help="NAME=URL,engine=ENGINE: one of several engines to compare; repeatable. URL may be embedded or simulated.",
+            rich_help_panel=SEVERAL,
+        ),
+    ] = None,
+    num_runs: Annotated[
+        int | None,
+        typer.Option("--num-runs", min=1, help="Repeats of each, in interleaved blocks. 5 or more.", rich_help_panel=SEVERAL),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option("--order", help="Of the targets in a block: abba (default) or random.", rich_help_panel=SEVERAL),
+    ] = None,
+    cool_down: Annotated[
+        str | None, typer.Option("--cool-down", help="Pause between runs. Default: 5s.", rich_help_panel=SEVERAL)
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", help="After which a run is ended. Default: 1h.", rich_help_panel=SEVERAL)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be run, in which order.", rich_help_panel=SEVERAL)
+    ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", help="Go on with an experiment (id or latest): finished runs stay.", rich_help_panel=SEVERAL),
+    ] = None,
     output_dir: Annotated[
         str, typer.Option("--output-dir", help="Folder for <run_id>.parquet.", rich_help_panel=RESULT)
     ] = "results",
@@ -170,63 +209,39 @@ def run(
     ] = False,
 ) -> int:
     """How fast does this engine serve this workload? Measures, stores every request, prints the numbers."""
+    given = dict(locals())
     from longbench_sched.cli import embedded
     from longbench_sched.cli.conclude import check_share, conclude
-    from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target, read_timestamps
+    from longbench_sched.cli.engine_flags import read_api_key, read_target
+    from longbench_sched.cli.experiments import is_experiment, run_experiment
     from longbench_sched.cli.exports import open_exports
-    from longbench_sched.cli.measure import Order, Timing, measure
+    from longbench_sched.cli.measure import Order, measure
+    from longbench_sched.cli.run_flags import read_overrides, read_timing
     from longbench_sched.errors import UsageError
-    from longbench_sched.load.timeouts import Timeouts
-    from longbench_sched.quantity import duration_s
-    from longbench_sched.slo import Slo
     from longbench_sched.store.atomic import check_writable
-    from longbench_sched.workload.spec import Overrides, load_workload
+    from longbench_sched.workload.spec import load_workload
 
-    overrides = Overrides(
-        isl=isl,
-        osl=osl,
-        concurrency=concurrency,
-        num_prompts=num_prompts,
-        request_rate=request_rate,
-        burstiness=burstiness,
-        max_concurrency=max_concurrency,
-        duration=duration,
-        num_warmups=num_warmups,
-        prompts=prompts,
-        slo=Slo.parse(goodput) if goodput else None,
-    )
-    timeouts = Timeouts(
-        connect_s=duration_s(timeout_connect, "--timeout-connect"),
-        first_token_s=duration_s(timeout_first_token, "--timeout-first-token"),
-        idle_s=duration_s(timeout_idle, "--timeout-idle"),
-        total_s=None if timeout_total is None else duration_s(timeout_total, "--timeout-total"),
-    )
-    order = Order(
-        workload=load_workload(workload, overrides),
+    if is_experiment(given):
+        return run_experiment(given)
+    if workload is None:
+        raise UsageError("which workload? Name one (`workloads` lists them), give a TOML file, or --resume an experiment.")
+    wanted = Order(
+        workload=load_workload(workload, read_overrides(given)),
         seed=seed,
         folder=Path(output_dir),
-        timing=Timing(
-            transport="http" if one_of(transport, ("wire", "http"), "--transport") == "http" else "wire",
-            timestamps=read_timestamps(timestamps),
-            timeouts=timeouts,
-            ca_file=None if ca_file is None else Path(ca_file),
-            insecure=insecure,
-            proxy_from_env=proxy_from_env,
-            keep_text=keep_text,
-            has_preflight=not no_preflight,
-        ),
+        timing=read_timing(given),
         tokenizer=None if tokenizer is None else Path(tokenizer),
     )
     check_share(min_success)
-    check_writable(order.folder / "probe")  # makes the folder, which the exports may be meant for
+    check_writable(wanted.folder / "probe")  # makes the folder, which the exports may be meant for
     with open_exports(export or []) as exports:
         if base_url is None:
             settings = embedded.Settings(engine or "vllm", gpu, sim_model, tuple(sim_set or ()), time_scale)
-            measured = embedded.measure_embedded(order, settings, api=api, count=count)
+            measured = embedded.measure_embedded(wanted, settings, api=api, count=count)
         else:
             if engine is None:
                 raise UsageError("--base-url needs --engine: vllm, sglang, trtllm, triton or openai says how to talk to it.")
-            target = read_target(
+            engine_target = read_target(
                 engine=engine,
                 base_url=base_url,
                 model=model,
@@ -235,5 +250,5 @@ def run(
                 headers=header or [],
                 api_key=read_api_key(api_key_env, os.environ),
             )
-            measured = measure(order, target)
+            measured = measure(wanted, engine_target)
         return conclude([measured], exports, min_success=min_success, strict=strict)

@@ -105,6 +105,11 @@ class Table:
             self.fail(key, f"{value!r} is not an array of tables. Write [[{key}]] above each one.")
         return [Table(item, f"{self.path(key)} {i + 1}") for i, item in enumerate(value)]
 
+    def rest(self) -> dict[str, Any]:
+        """Every key that was not taken, taken now: for tables whose keys someone else knows."""
+        left, self._left = self._left, {}
+        return left
+
     def close(self, misplaced: Mapping[str, str] | None = None) -> None:
         """Raise UsageError for a key that nobody took; `misplaced` says what to do about keys known elsewhere."""
         for key in self._left:

@@ -1,0 +1,380 @@
+"""`run` with several targets, loads or repeats: from flags or a file to the last page.
+
+Everything that can be wrong with any cell is found before the first one is measured: a night must not end in a mistyped flag.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from longbench_sched.cli import output, pages
+from longbench_sched.cli.conclude import check_share, success_share, verdict
+from longbench_sched.cli.embedded import Settings, engine_flags, measure_embedded
+from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target
+from longbench_sched.cli.exports import COMPARISON_FORMATS, FORMATS, Export, open_exports, uses_stdout
+from longbench_sched.cli.measure import Measured, Order, Place, Timing, measure
+from longbench_sched.cli.provenance import versions
+from longbench_sched.cli.run_flags import read_overrides, read_timing
+from longbench_sched.compare.comparison import Side, compare
+from longbench_sched.compare.point import point_of
+from longbench_sched.engine import find_engine
+from longbench_sched.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_MEASURED,
+    EXIT_OK,
+    NotComparableError,
+    StoreError,
+    UsageError,
+)
+from longbench_sched.experiment import matrix
+from longbench_sched.experiment.conduct import Made, Result, Turn, conduct, open_cells
+from longbench_sched.experiment.matrix import Experiment, LoadSpec, TargetSpec, read_experiment, read_target_flag
+from longbench_sched.experiment.order import Cell, make_cells
+from longbench_sched.experiment.resume import ENDING, Ledger, read_ledger
+from longbench_sched.experiment.virtual_run import Origin, Setting, plan_virtual, simulate
+from longbench_sched.metrics.stat import Summary
+from longbench_sched.metrics.summary import summarize
+from longbench_sched.quantity import compact, duration_s
+from longbench_sched.report.versus import build_comparison, seconds_text
+from longbench_sched.run import Run
+from longbench_sched.sim.flags import read_flags
+from longbench_sched.sim.hardware import find_gpu
+from longbench_sched.sim.models import find_model
+from longbench_sched.store import catalogue, schema
+from longbench_sched.store.atomic import check_writable
+from longbench_sched.store.parquet import write_run
+from longbench_sched.workload.overrides import Overrides
+from longbench_sched.workload.shape import Workload
+from longbench_sched.workload.spec import load_workload
+
+_NOT_STORED = frozenset({"header", "export", "resume", "dry_run", "output_dir"})  # headers may hold secrets
+_ENGINE_FLAGS = ("engine", "base_url", "model", "api", "sim_set")
+
+
+def is_experiment(given: Mapping[str, Any]) -> bool:
+    """Whether these flags of `run` ask for more than one run."""
+    several = given["target"] or given["num_runs"] is not None or given["dry_run"] or given["resume"] is not None
+    return bool(several) or _experiment_text(given["workload"]) is not None
+
+
+def run_experiment(given: Mapping[str, Any]) -> int:
+    """Run what is not finished yet, and print what came of all; returns the exit code. Raises LongbenchError."""
+    folder = Path(given["output_dir"])
+    if given["resume"] is not None:
+        ledger = read_ledger(given["resume"], folder)
+        given = {**ledger.flags, **{name: given[name] for name in _NOT_STORED}}
+    else:
+        experiment = make_experiment(given)
+        flags = {name: value for name, value in given.items() if name not in _NOT_STORED}
+        ledger = Ledger(_new_id(experiment, folder), folder, experiment, flags)
+    maker = CellMaker.of(given, ledger)
+    cells = make_cells(ledger.experiment)
+    if given["dry_run"]:
+        output.emit("\n".join(_plan_lines(ledger, cells, maker)))
+        return EXIT_OK
+    check_writable(folder / "probe")
+    formats = FORMATS if len(ledger.experiment.targets) == 1 else COMPARISON_FORMATS
+    with open_exports(given["export"] or [], formats) as exports:
+        if not ledger.path.exists():
+            ledger.create()
+        output.say(_opening(ledger, cells))
+        results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=_say_end)
+        return _conclude(ledger, cells, results, exports, given)
+
+
+def make_experiment(given: Mapping[str, Any]) -> Experiment:
+    """The experiment of a file or of flags, with the flags that change it applied. Raises UsageError, WorkloadError."""
+    name = given["workload"]
+    text = _experiment_text(name)
+    if text is not None:
+        if given["target"] or any(given[flag] for flag in _ENGINE_FLAGS):
+            raise UsageError(
+                f"{name} says which engines are measured. Leave out --target, --engine and --base-url, or change the file."
+            )
+        experiment = read_experiment(text, Path(name).stem, name)
+    else:
+        experiment = _experiment_of_flags(given)
+    changes: dict[str, Any] = {}
+    if given["num_runs"] is not None:
+        changes["repeats"] = given["num_runs"]
+    if given["seed"]:
+        changes["seed"] = given["seed"]
+    if given["order"] is not None:
+        changes["order"] = one_of(given["order"], ("abba", "random"), "--order")
+    if given["cool_down"] is not None:
+        changes["cool_down_s"] = duration_s(given["cool_down"], "--cool-down")
+    if given["deadline"] is not None:
+        changes["deadline_s"] = duration_s(given["deadline"], "--deadline")
+        if changes["deadline_s"] <= 0:
+            raise UsageError("--deadline: give a duration above 0, for example 20m.")
+    return matrix.checked(replace(experiment, **changes))
+
+
+def _experiment_of_flags(given: Mapping[str, Any]) -> Experiment:
+    name = given["workload"]
+    if name is None:
+        raise UsageError("which workload? Name one (`workloads` lists them), or give an experiment's file.")
+    if given["target"]:
+        if any(given[flag] for flag in _ENGINE_FLAGS):
+            raise UsageError(
+                "--target says which engines are measured; leave out --engine, --base-url, --model, --api, --sim-set."
+            )
+        targets = tuple(read_target_flag(text) for text in given["target"])
+    else:
+        targets = (_single_target(given),)
+    is_simulated = any(target.kind == "simulated" for target in targets)
+    return Experiment(
+        name=targets[0].engine if len(targets) == 1 else "compare",
+        title=name,
+        targets=targets,
+        loads=(LoadSpec(name),),
+        repeats=1 if given["num_runs"] is None and len(targets) == 1 else matrix.DEFAULT_REPEATS,
+        vary="schedule" if is_simulated else "content",
+        cool_down_s=0.0 if is_simulated else matrix.DEFAULT_COOL_DOWN_S,
+    )
+
+
+def _single_target(given: Mapping[str, Any]) -> TargetSpec:
+    engine, base_url = given["engine"], given["base_url"]
+    if base_url is not None and engine is None:
+        raise UsageError("--base-url needs --engine: vllm, sglang, trtllm, triton or openai says how to talk to it.")
+    return TargetSpec(
+        name=engine or "vllm",
+        engine=engine or "vllm",
+        kind="embedded" if base_url is None else "url",
+        base_url=base_url,
+        model=given["sim_model"] if base_url is None else given["model"],
+        api=given["api"],
+        count=given["count"],
+        api_key_env=given["api_key_env"],
+        gpu=given["gpu"],
+        knobs=tuple(given["sim_set"] or ()),
+        time_scale=given["time_scale"],
+    )
+
+
+def _experiment_text(name: str | None) -> str | None:
+    """The text of an experiment's file; None if the name means something else."""
+    if name is None or not name.endswith(".toml") or not Path(name).is_file():
+        return None
+    try:
+        text = Path(name).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return None  # the reader of workloads says what is wrong
+    return text if matrix.is_experiment(text) else None
+
+
+def _new_id(experiment: Experiment, folder: Path) -> str:
+    loads = experiment.loads
+    what = loads[0].label if len(loads) == 1 else f"{len(loads)} loads"
+
+    def is_taken(name: str) -> bool:
+        return (folder / f"{name}{ENDING}").exists() or any(folder.glob(f"{name}.*"))
+
+    return catalogue.make_run_id(datetime.now(UTC), experiment.name, what, is_taken)
+
+
+@dataclass(frozen=True, slots=True)
+class CellMaker:
+    """Makes one run of an experiment, on whatever kind of target."""
+
+    ledger: Ledger
+    overrides: Overrides
+    timing: Timing
+    tokenizer: Path | None
+    headers: tuple[str, ...]
+    min_success: float
+    workloads: Mapping[str, Workload]  # by the label of the load
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], ledger: Ledger) -> CellMaker:
+        """Read all that the cells need, and check all that can be checked. Raises LongbenchError."""
+        check_share(given["min_success"])
+        overrides = read_overrides(given)
+        experiment = ledger.experiment
+        maker = cls(
+            ledger=ledger,
+            overrides=overrides,
+            timing=read_timing(given),
+            tokenizer=None if given["tokenizer"] is None else Path(given["tokenizer"]),
+            headers=tuple(given["header"] or ()),
+            min_success=given["min_success"],
+            workloads={load.label: load_workload(load.use, load.applied(overrides)) for load in experiment.loads},
+        )
+        for target in experiment.targets:
+            maker.check(target)
+        return maker
+
+    def check(self, target: TargetSpec) -> None:
+        """Raise UsageError for a target that could never be measured."""
+        find_engine(target.engine)
+        if target.kind == "url":
+            self._target(target)
+            return
+        read_flags(target.engine, engine_flags(target.knobs))
+        find_gpu(target.gpu)
+        find_model(self._model(target))
+
+    def __call__(self, turn: Turn) -> Made:
+        """Make one run. Raises LongbenchError if it cannot be made."""
+        output.say(_turn_text(turn, self.ledger.experiment))
+        cell = turn.cell
+        measured = self._simulate(turn) if cell.target.kind == "simulated" else self._measure(turn)
+        if measured.failure is not None:
+            raise StoreError(measured.failure)
+        summary = summarize(measured.run)
+        interrupted = summary.meta.interrupted
+        if interrupted in ("SIGINT", "SIGTERM"):
+            return Made(is_complete=False, stops=True, detail=interrupted)
+        if interrupted is not None:
+            return Made(is_complete=False, detail=f"its deadline of {seconds_text(self.ledger.experiment.deadline_s)} passed")
+        if not summary.outcomes.ok:
+            reasons = ", ".join(f"{reason.reason} x {reason.n}" for reason in summary.outcomes.reasons[:3])
+            return Made(is_complete=False, detail=f"no request succeeded ({reasons})")
+        return Made(is_complete=True)
+
+    def _measure(self, turn: Turn) -> Measured:
+        cell = turn.cell
+        again = f" attempt {turn.attempt}" if turn.attempt > 1 else ""
+        place = Place(
+            run_id=turn.run_id,
+            content=cell.content + again,
+            repeat=cell.repeat,
+            facts=cell.facts(self.ledger.id),
+            deadline_s=self.ledger.experiment.deadline_s,
+        )
+        order = Order(self.workloads[cell.load.label], cell.seed, self.ledger.folder, self.timing, self.tokenizer, place)
+        target = cell.target
+        if target.kind == "url":
+            return measure(order, self._target(target))
+        settings = Settings(target.engine, target.gpu, self._model(target), target.knobs, target.time_scale)
+        return measure_embedded(order, settings, api=target.api, count=target.count)
+
+    def _simulate(self, turn: Turn) -> Measured:
+        cell, target = turn.cell, turn.cell.target
+        options = read_flags(target.engine, engine_flags(target.knobs))
+        setting = Setting(target.engine, target.gpu, self._model(target), options)
+        plan = plan_virtual(self.workloads[cell.load.label], cell.seed)
+        run = simulate(plan, setting, Origin(turn.run_id, datetime.now(UTC), versions())).run
+        run = Run(replace(run.meta, experiment=cell.facts(self.ledger.id)), run.table)
+        path = self.ledger.folder / f"{turn.run_id}{schema.ENDING}"
+        write_run(run, path)
+        return Measured(run, path)
+
+    def _target(self, target: TargetSpec) -> Any:
+        assert target.base_url is not None
+        return read_target(
+            engine=target.engine,
+            base_url=target.base_url,
+            model=target.model,
+            api=target.api,
+            count=target.count,
+            headers=self.headers,
+            api_key=read_api_key(target.api_key_env, os.environ),
+        )
+
+    @staticmethod
+    def _model(target: TargetSpec) -> str:
+        return target.model or Settings().model
+
+
+def _opening(ledger: Ledger, cells: Sequence[Cell]) -> str:
+    experiment = ledger.experiment
+    left = open_cells(cells, ledger)
+    n = f"{len(left)} of {len(cells)} runs left" if len(left) < len(cells) else f"{len(cells)} runs"
+    targets = ", ".join(target.name for target in experiment.targets)
+    loads = f"{len(experiment.loads)} load{'s' if len(experiment.loads) > 1 else ''}"
+    return f"{ledger.id}: {n} · {targets} · {loads} · order {experiment.order}"
+
+
+def _turn_text(turn: Turn, experiment: Experiment) -> str:
+    cell = turn.cell
+    left = "" if turn.left_s is None else f" · about {seconds_text(turn.left_s)} left".replace("\u00a0", " ")
+    again = f", attempt {turn.attempt}" if turn.attempt > 1 else ""
+    block = f"block {cell.block + 1} of {experiment.repeats}"
+    return f"{turn.number}/{turn.total} {cell.target.name} · {cell.load.label} · {block}{again}{left}"
+
+
+def _say_end(result: Result) -> None:
+    if result.how == "failed":
+        first, *_ = str(result.error or result.detail).splitlines()
+        output.say(f"  failed: {first} The other runs go on.")
+
+
+def _plan_lines(ledger: Ledger, cells: Sequence[Cell], maker: CellMaker) -> list[str]:
+    """What would be run, in order; lengths and due times are those that would be sent."""
+    experiment = ledger.experiment
+    plans = {}
+    for cell in cells:
+        key = (cell.load.label, cell.seed)
+        if key not in plans:
+            plans[key] = plan_virtual(maker.workloads[cell.load.label], cell.seed)
+    names = max(len(target.name) for target in experiment.targets)
+    n_in = n_out = 0
+    lines = [
+        f"targets {len(experiment.targets)} x loads {len(experiment.loads)} x blocks {experiment.repeats} = {len(cells)} runs, "
+        f"order {experiment.order}, blocks differ in {experiment.vary}"
+    ]
+    for number, cell in enumerate(cells, 1):
+        plan = plans[cell.load.label, cell.seed]
+        tokens_in, tokens_out = (sum(values) for values in zip(*((r.isl, r.osl) for r in plan.requests), strict=True))
+        n_in, n_out = n_in + tokens_in, n_out + tokens_out
+        digest = plan.extra["schedule_digest"][:6]
+        done = "  finished" if ledger.finished(cell.key) else ""
+        what = f"{cell.load.label} · {len(plan.requests)} requests · schedule {digest}{done}"
+        lines.append(f"{number:>4}  block {cell.block + 1}  {cell.target.name:<{names}}  {what}")
+    lines.append(f"{compact(n_in)} tokens in, {compact(n_out)} out. Nothing was sent.")
+    return lines
+
+
+def _conclude(
+    ledger: Ledger, cells: Sequence[Cell], results: Sequence[Result], exports: Sequence[Export], given: Mapping[str, Any]
+) -> int:
+    """Print and export all runs that there are; returns the exit code."""
+    finished = [(cell, run_id) for cell in cells if (run_id := ledger.finished(cell.key)) is not None]
+    by_target = {target.name: [] for target in ledger.experiment.targets}  # type: dict[str, list[Summary]]
+    for cell, run_id in finished:
+        path = ledger.folder / f"{run_id}{schema.ENDING}"
+        by_target[cell.target.name].append(summarize(catalogue.read_stored(path)))
+    code = _print(by_target, exports)
+    failed = [result for result in results if result.how == "failed"]
+    missing = len(cells) - len(finished)
+    output.say(f"Stored {len(finished)} runs: {ledger.folder}/{ledger.id}.*{schema.ENDING}")
+    if missing:
+        output.say(f"{missing} of {len(cells)} runs are missing. To run them: longbench-sched run --resume {ledger.id}")
+    if any(result.how == "interrupted" for result in results):
+        return EXIT_INTERRUPTED
+    if failed or missing:
+        return EXIT_NOT_MEASURED
+    summaries = [summary for found in by_target.values() for summary in found]
+    for summary in summaries:
+        if success_share(summary.outcomes) < given["min_success"] or given["strict"]:
+            worst = verdict(summary, min_success=given["min_success"], strict=given["strict"])
+            code = code if worst == EXIT_OK else worst
+    return code
+
+
+def _print(by_target: Mapping[str, Sequence[Summary]], exports: Sequence[Export]) -> int:
+    """A comparison of several targets, else the runs side by side; returns the exit code of saying it."""
+    summaries = [summary for found in by_target.values() for summary in found]
+    sides = [Side(name, tuple(map(point_of, found))) for name, found in by_target.items() if found]
+    if len(sides) > 1:
+        try:
+            comparison = compare(sides[0], sides[1:])
+        except NotComparableError as error:
+            output.say(f"Error: {error}")
+            pages.print_page(summaries)
+            return EXIT_INCONCLUSIVE
+        pages.say_page(build_comparison(comparison), exports)
+        return EXIT_OK if comparison.is_comparable else EXIT_INCONCLUSIVE
+    if not uses_stdout([export.name for export in exports]):
+        pages.print_page(summaries)
+    pages.write_exports(summaries, exports)
+    return EXIT_OK
