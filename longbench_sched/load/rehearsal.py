@@ -18,7 +18,6 @@ import orjson
 
 from longbench_sched.engine.dialect import Dialect, HttpRequest, StreamDecoder
 from longbench_sched.errors import TargetError
-from longbench_sched.load.http import HttpTransport
 from longbench_sched.load.messages import Messages
 from longbench_sched.load.probe import Preflight
 from longbench_sched.load.request_head import ssl_context
@@ -87,6 +86,8 @@ def rehearse(
             options = WireOptions(stamps="user", timeouts=limits, tls=tls)
             transport = WireTransport(target.endpoint, listening, messages, lambda _: RUN_ID, RealtimeOffset(), options)
         else:
+            from longbench_sched.load.http import HttpTransport  # aiohttp is loaded only where it is used
+
             transport = HttpTransport(
                 target,
                 listening,
