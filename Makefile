@@ -16,7 +16,7 @@ $(VENV)/.core: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "No virtual environment: on Debian, apt install python3-venv; or give PYTHON=..." >&2; exit 1; }
 	@echo "Installing longbench-sched into $(VENV)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[plots]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
@@ -46,7 +46,7 @@ types: $(VENV)/.dev ## mypy, strict
 test: $(VENV)/.dev ## the whole suite, warnings as errors
 	@$(BIN)/python -m pytest
 
-run: $(VENV)/.core ## the headline on the embedded engine in each dialect, and the table
+run: $(VENV)/.core ## the headline on the embedded engine in each dialect: the table, and a page with charts
 	@$(BIN)/longbench-sched headline
 
 bench: $(VENV)/.dev ## what the tool costs and how wrong it is; REFEREE=DIR adds an outside server of known truth

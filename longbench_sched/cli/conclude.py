@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from longbench_sched.cli import output, pages
-from longbench_sched.cli.exports import Export, uses_stdout
+from longbench_sched.cli.exports import Export, shows_curves, uses_stdout
 from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_TERMINATED, StoreError, UsageError
 from longbench_sched.metrics.summary import summarize
 
@@ -27,7 +27,7 @@ def conclude(
     steps: StepTable | None = None,
 ) -> int:
     """Print and export runs; returns the exit code. Raises StoreError, after all else, for a run that could not be stored."""
-    summaries = [summarize(one.run) for one in measured]
+    summaries = [summarize(one.run, with_curves=shows_curves(exports)) for one in measured]
     files = _files([str(one.path) for one in measured], exports)
     if not uses_stdout([export.name for export in exports]):
         pages.print_page(summaries, files, steps)

@@ -16,7 +16,7 @@ from pathlib import Path
 from longbench_sched.cli import output
 from longbench_sched.errors import StoreError, UsageError
 
-FORMATS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".txt": "text"}
+FORMATS = {".md": "markdown", ".html": "html", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".txt": "text"}
 COMPARISON_FORMATS = {suffix: form for suffix, form in FORMATS.items() if form != "parquet"}  # it has no rows of requests
 CHECK_FORMATS = COMPARISON_FORMATS | {".xml": "junit"}
 STDOUT = "-"
@@ -52,6 +52,11 @@ class Export:
         self.is_written = True
 
 
+def shows_curves(exports: Sequence[Export]) -> bool:
+    """Whether what is written holds charts."""
+    return any(export.format == "html" for export in exports)
+
+
 def uses_stdout(names: Sequence[str]) -> bool:
     """Whether an export takes stdout: the page for the terminal then goes nowhere."""
     return any(_is_stdout(name) for name in names)
@@ -75,6 +80,8 @@ def _opened(name: str, formats: Mapping[str, str]) -> Iterator[Export]:
 
 def _open(name: str, formats: Mapping[str, str]) -> Export:
     form = _format(name, formats)
+    if form == "html":
+        check_drawing()
     if _is_stdout(name):
         if form == "parquet":
             raise UsageError(f"--export {name}: Parquet cannot go to stdout. Name a file, for example summary.parquet.")
@@ -85,6 +92,23 @@ def _open(name: str, formats: Mapping[str, str]) -> Export:
         return Export(name, form, Path(name).open("ab", buffering=0), is_new)
     except OSError as error:
         raise StoreError(f"--export {name}: cannot be written ({error.strerror}). Nothing was measured.") from None
+
+
+def check_charts(form: str, names: Sequence[str]) -> None:
+    """Raise UsageError unless charts of that form can be drawn beside a Markdown file."""
+    if form not in ("svg", "png"):
+        raise UsageError(f"--charts {form}: not a form of picture. Known: svg, png.")
+    if not any(Path(name).suffix.lower() == ".md" and not _is_stdout(name) for name in names):
+        raise UsageError("--charts draws beside a Markdown file. Name one: --export out.md --charts svg.")
+    check_drawing()
+
+
+def check_drawing() -> None:
+    """Raise UsageError unless charts can be drawn."""
+    from longbench_sched.report.drawing import MISSING, is_available
+
+    if not is_available():
+        raise UsageError(MISSING)
 
 
 def _close(export: Export) -> None:

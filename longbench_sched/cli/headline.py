@@ -32,7 +32,7 @@ def headline(
     output_dir: Annotated[str, typer.Option("--output-dir", help="Folder for the runs and the comparison.")] = "results",
     export: Annotated[
         list[str] | None,
-        typer.Option("--export", help="Where the comparison goes. Default: headline.md and headline.csv in the folder."),
+        typer.Option("--export", help="Where the comparison goes. Default: headline.md, .csv and (with [plots]) .html there."),
     ] = None,
 ) -> int:
     """What does the main workload look like under each scheduler? Runs it on the embedded engine, without a GPU."""
@@ -41,13 +41,15 @@ def headline(
     from longbench_sched.cli.embedded import Settings, measure_embedded
     from longbench_sched.cli.exports import open_exports
     from longbench_sched.cli.measure import Measured, Order, Timing
+    from longbench_sched.report.drawing import is_available
     from longbench_sched.store.atomic import check_writable
     from longbench_sched.workload.spec import Overrides, load_workload
 
     folder = Path(output_dir)
     check_writable(folder / "headline")
     order = Order(load_workload(WORKLOAD, Overrides(num_prompts=num_prompts)), seed=0, folder=folder, timing=Timing())
-    with open_exports(export or [str(folder / "headline.md"), str(folder / "headline.csv")]) as exports:
+    suffixes = ("md", "csv", "html") if is_available() else ("md", "csv")
+    with open_exports(export or [str(folder / f"headline.{suffix}") for suffix in suffixes]) as exports:
         measured: list[Measured] = []
         for number, (engine, knobs) in enumerate(SCHEDULERS, 1):
             with_knobs = f", with {' '.join(knobs)} (its default refuses a 30K prompt)" if knobs else ""

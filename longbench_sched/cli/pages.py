@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from longbench_sched.cli import output
 from longbench_sched.cli.exports import Export, uses_stdout
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
     from longbench_sched.steps import StepTable
 
 
-def summaries_of(names: Sequence[str], folder: str, goodput: Sequence[str] | None) -> list[Summary]:
+def summaries_of(
+    names: Sequence[str], folder: str, goodput: Sequence[str] | None, *, with_curves: bool = False
+) -> list[Summary]:
     """Read and summarise stored runs. Raises StoreError for one that is missing or damaged."""
     from longbench_sched.metrics.summary import summarize
     from longbench_sched.slo import Slo
     from longbench_sched.store.catalogue import find_run, read_stored
 
     slo = Slo.parse(goodput) if goodput else None
-    return [summarize(read_stored(find_run(name, Path(folder)), with_lateness=False), slo) for name in names]
+    stored = (read_stored(find_run(name, Path(folder)), with_lateness=False) for name in names)
+    return [summarize(run, slo, with_curves=with_curves) for run in stored]
 
 
 def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = None, steps: StepTable | None = None) -> None:
@@ -67,12 +71,36 @@ def write_exports(
         export.write(_renderers()[export.format](page))
 
 
+def write_charts(summaries: Sequence[Summary], exports: Sequence[Export], form: str) -> None:
+    """Draw the charts beside each exported Markdown, and show them at its end. Raises StoreError, UsageError."""
+    from longbench_sched.report import markdown
+    from longbench_sched.report.charts import charts
+    from longbench_sched.report.drawing import to_png, to_svg
+    from longbench_sched.store.atomic import write_atomically
+
+    drawn = [(chart, to_png(chart.spec) if form == "png" else to_svg(chart.spec).encode()) for chart in charts(summaries)]
+    for export in exports:
+        if export.format != "markdown" or export.file is None:
+            continue
+        path, pictures = Path(export.name), []
+        for chart, data in drawn:
+            name = f"{path.stem}-{chart.name}.{form}"
+            write_atomically(path.with_name(name), partial(_put, data))
+            pictures.append((chart.caption, name))
+        export.write(markdown.render(_page(summaries, None, None), pictures))
+
+
+def _put(data: bytes, file: BinaryIO) -> None:
+    file.write(data)
+
+
 def _renderers() -> dict[str, Callable[[Page], str | bytes]]:
     """Format -> what makes it; the names are those of `exports.FORMATS`."""
-    from longbench_sched.report import csv, junit, machine, markdown, parquet, terminal
+    from longbench_sched.report import csv, html, junit, machine, markdown, parquet, terminal
 
     return {
         "markdown": markdown.render,
+        "html": html.render,
         "csv": csv.render,
         "json": machine.render,
         "parquet": parquet.render,

@@ -1,4 +1,4 @@
-"""`report`: writes stored runs as files that others read: Markdown, CSV, JSON, tidy Parquet, a picture of the steps."""
+"""`report`: writes stored runs as files that others read: HTML, Markdown, CSV, JSON, tidy Parquet, a picture of the steps."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ Examples:
 
   longbench-sched report RUN RUN --export -
 
+  longbench-sched report latest --export out.html
+
+  longbench-sched report latest --export out.md --charts svg
+
   longbench-sched report latest --timeline steps.svg --from 10s --to 14s
 """
 
@@ -21,7 +25,12 @@ def report(
     runs: Annotated[list[str], typer.Argument(help="Paths, run ids (or their beginnings), or `latest`.")],
     export: Annotated[
         list[str] | None,
-        typer.Option("--export", help=".md .csv .json .parquet .txt; - is stdout; repeatable. Default: Markdown on stdout."),
+        typer.Option(
+            "--export", help=".html .md .csv .json .parquet .txt; - is stdout; repeatable. Default: Markdown on stdout."
+        ),
+    ] = None,
+    charts: Annotated[
+        str | None, typer.Option("--charts", help="svg or png: draw the charts beside each Markdown file as well.")
     ] = None,
     results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by id.")] = "results",
     goodput: Annotated[
@@ -36,14 +45,16 @@ def report(
     ] = None,
     to_text: Annotated[str | None, typer.Option("--to", help="Where the picture ends.")] = None,
 ) -> int:
-    """How do I hand this result on? Writes stored runs as Markdown, CSV, JSON or a tidy Parquet table."""
+    """How do I hand this result on? Writes stored runs as HTML with charts, Markdown, CSV, JSON or a tidy Parquet table."""
     from pathlib import Path
 
     from longbench_sched.cli import pages, traces
-    from longbench_sched.cli.exports import STDOUT, open_exports
+    from longbench_sched.cli.exports import STDOUT, check_charts, open_exports, shows_curves
     from longbench_sched.errors import EXIT_OK, UsageError
     from longbench_sched.store.catalogue import find_run, read_stored
 
+    if charts is not None:
+        check_charts(charts, export or [])
     view = traces.read_view(from_text, to_text)
     if timeline is None and (from_text or to_text):
         raise UsageError("--from and --to say which part is drawn. Give --timeline FILE.svg as well.")
@@ -54,5 +65,8 @@ def report(
         if timeline is not None:
             traces.write_timeline(Path(timeline), steps, read_stored(find_run(runs[0], Path(results))), view)
         if opened:
-            pages.write_exports(pages.summaries_of(runs, results, goodput), opened, steps=steps)
+            summaries = pages.summaries_of(runs, results, goodput, with_curves=shows_curves(opened) or charts is not None)
+            pages.write_exports(summaries, opened, steps=steps)
+            if charts is not None:
+                pages.write_charts(summaries, opened, charts)
     return EXIT_OK

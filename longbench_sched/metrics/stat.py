@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from longbench_sched.run import RunMeta
+
+if TYPE_CHECKING:
+    from longbench_sched.metrics.curves import Curves
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +117,4 @@ class Summary:
     facts: Mapping[str, object] = field(default_factory=dict)  # realised ISL/OSL, packing, cache hits, self-check...
     advice: tuple[Advice, ...] = ()
     marks: tuple[str, ...] = ()  # run-level: client-limited, isl-mismatch, cache-assisted, incomplete, clock-stepped...
+    curves: Curves | None = None  # what charts are drawn from, if it was asked for

@@ -12,6 +12,7 @@ import numpy as np
 
 from longbench_sched.metrics import advice, check, distribution, interval, window
 from longbench_sched.metrics.columns import Columns, Mask, Samples, equals
+from longbench_sched.metrics.curves import Curves, stall_limit_s, trace_curves
 from longbench_sched.metrics.definitions import DISTRIBUTIONS, RATES, Definition, RateDefinition
 from longbench_sched.metrics.distribution import Ordered
 from longbench_sched.metrics.facts import collect_facts
@@ -27,8 +28,11 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 ADJUSTED_SHARES = (0.5, 0.9, 0.99)
 
 
-def summarize(run: Run, slo: Slo | None = None) -> Summary:
-    """Turn a run into numbers. Without `slo`, goodput is judged by the limits stored with the run, if any."""
+def summarize(run: Run, slo: Slo | None = None, *, with_curves: bool = False) -> Summary:
+    """Turn a run into numbers. Without `slo`, goodput is judged by the limits stored with the run, if any.
+
+    With curves it also holds what charts are drawn from.
+    """
     columns = Columns.of(run)
     limits = slo if slo is not None else Slo(**{f"{name}_s": limit for name, limit in run.meta.slo.items()})
     meta = replace(run.meta, slo=limits.limits())  # a reader must see the limits that were applied
@@ -51,7 +55,25 @@ def summarize(run: Run, slo: Slo | None = None) -> Summary:
         facts=facts,
     )
     found, marks = advice.advise(bare)
-    return replace(bare, advice=found, marks=marks)
+    curves = _curves(bare, columns, limits) if with_curves else None
+    return replace(bare, advice=found, marks=marks, curves=curves)
+
+
+def _curves(summary: Summary, columns: Columns, slo: Slo) -> Curves:
+    """Curves over the steady window, if there is one; timelines around the longest stall, else the middle of the window."""
+    section = summary.steady or summary.whole
+    span = Span(
+        section.window, *(summary.meta.measured_from_ns + round(at / columns.scale_s) for at in (section.from_s, section.to_s))
+    )
+    due = columns.measured if summary.steady is None else window.due_inside(columns, span)
+    stalls = summary.facts.get("stalls")
+    longest = stalls["longest"] if isinstance(stalls, dict) else ()
+    inside = [stall for stall in longest if section.from_s <= stall["from_s"] <= section.to_s]
+    around_s = (section.from_s + section.to_s) / 2
+    if inside:
+        around_s = max(inside, key=lambda stall: float(stall["size_s"]))["from_s"]
+    limit_s = stall_limit_s(summary.whole.stats["icg"].p50)
+    return trace_curves(columns, slo, due, summary.meta.measured_from_ns, around_s, limit_s)
 
 
 def count_outcomes(meta: RunMeta, columns: Columns) -> Outcomes:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longbench_sched.errors import UsageError
-from longbench_sched.report import csv, machine, markdown, parquet, terminal
+from longbench_sched.report import csv, html, machine, markdown, parquet, terminal
 from longbench_sched.report.layout import Page
 
 RenderPage = Callable[[Page], str | bytes]
 
 FORMATS: dict[str, RenderPage] = {
     ".md": markdown.render,
+    ".html": html.render,
     ".csv": csv.render,
     ".json": machine.render,
     ".txt": terminal.render,

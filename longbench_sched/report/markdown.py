@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from longbench_sched.report.layout import TIE, Line, Lines, Notice, Page, Table
 
@@ -15,14 +16,15 @@ _URL = re.compile(r"(?i)\b(https?|ftp|mailto|www)([:.])")
 _STARTS_SOMETHING = re.compile(r"^(\s*\d*)([-+.)](?=\s|$)|[-=](?=[-=\s]*$))")  # a list, a rule, an underline
 
 
-def render(page: Page) -> str:
-    """The whole page, details included."""
+def render(page: Page, pictures: Sequence[tuple[str, str]] = ()) -> str:
+    """The whole page, details included, with pictures (caption, file name) at its end."""
     parts = [f"# {escape(page.title)}"]
     if page.head:
         parts.append(_lines(page.head))
     parts += [_notice(alarm) for alarm in page.alarms]
     parts += [_lines(block.lines) if isinstance(block, Lines) else _table(block) for block in page.blocks]
     parts += [_notice(notice) for notice in page.notices]
+    parts += [f"![{escape(caption)}](<{quote(name)}>)" for caption, name in pictures]
     return "\n\n".join(parts).replace(TIE, " ") + "\n"
 
 
