@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from longbench_sched import __version__
 from longbench_sched.cli import (
@@ -31,7 +32,21 @@ from longbench_sched.cli import (
 )
 from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_USAGE, LongbenchError
 
+
+class _Commands(TyperGroup):
+    """The commands; one that is interrupted says so, which typer would end without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            output.say("Interrupted.")
+            return EXIT_INTERRUPTED
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="longbench-sched",
     help="Which engine, and which scheduler settings, serve my long-context workload best, by how much, and how sure is that?",
     no_args_is_help=True,
@@ -79,9 +94,6 @@ def main(arguments: Sequence[str]) -> int:
         code = app(arguments, prog_name="longbench-sched", standalone_mode=False)
     except LongbenchError as error:
         return _fail(str(error), error.exit_code, debug)
-    except KeyboardInterrupt:
-        output.say("Interrupted.")
-        return EXIT_INTERRUPTED
     except typer.Abort:
         return EXIT_INTERRUPTED
     except Exception as error:

@@ -6,8 +6,11 @@ is asked, and whatever the engine says against the plan before the first measure
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,15 +109,30 @@ def measure(order: Order, target: Target) -> Measured:
         recorder = _Recorder(log, meta, 0 if target.api != "chat" else preflight.template_overhead)
         hits_before = read_prefix_hits(target, options)
         result = _send(order, target, dialect, plan, preflight, run_id, recorder, log)
-        lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
-        meta = engine_answers.with_prefix_hits(meta, hits_before, target, options)
-        meta = replace(meta, marks=recorder.run_marks)
-        run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
-        return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
+        with _signals_held():
+            lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
+            meta = engine_answers.with_prefix_hits(meta, hits_before, target, options)
+            meta = replace(meta, marks=recorder.run_marks)
+            run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
+            return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
 
 
 def _new_run_id(folder: Path, engine: str, workload: str) -> str:
     return catalogue.make_run_id(datetime.now(UTC), engine, workload, lambda name: catalogue.is_taken(folder, name))
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """While a run is put away a signal changes nothing: all it could do is lose the run, and it ends by itself at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _store(run: Run, path: Path, log: journal.Journal) -> Measured:

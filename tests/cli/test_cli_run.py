@@ -507,6 +507,48 @@ def test_b13_a_second_interrupt_leaves_at_once_and_stores_what_was_measured(work
     assert {status for status, _ in statuses(kept)[:-2]} == {"ok"}
 
 
+def test_b13_a_second_interrupt_while_the_run_is_put_away_does_not_cost_the_run(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine is asked for its counter once more after the last answer: the second signal comes then."""
+    n_asked = 0
+
+    def metrics(_: Received) -> Steps:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        page = b'vllm:prefix_cache_hits_total{engine="0"} 0.0\n'
+        return [Send(head(200, ("content-type", "text/plain"), ("content-length", str(len(page)))) + page)]
+
+    table = {
+        "GET /v1/models": [Send(models("m"))],
+        "GET /metrics": metrics,
+        "POST /v1/completions": interrupting(signal.SIGINT, 4),
+    }
+    with ScriptedServer(routes(table)) as server:
+        assert run(workload, results, server.url, "--num-prompts", "100", "--concurrency", "1") == 130
+    assert n_asked == 3
+    assert [path.suffix for path in results.iterdir()] == [".parquet"]
+    printed = capsys.readouterr()
+    assert "Interrupted by SIGINT: what was measured is stored." in printed.err
+    assert "5/5 ok" in printed.out or "6/6 ok" in printed.out
+
+
+def test_an_interrupt_before_the_run_begins_says_so_and_leaves_nothing(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cards(_: Received) -> Steps:
+        os.kill(os.getpid(), signal.SIGINT)
+        return [Silence()]
+
+    with ScriptedServer(routes({"GET /v1/models": cards})) as server:
+        assert run(workload, results, server.url) == 130
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "Interrupted.\n")
+    assert not list(results.iterdir())
+
+
 def test_a11_a_second_run_with_the_same_seed_is_seen_by_the_servers_own_counter(
     workload: str, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
