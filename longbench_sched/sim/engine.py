@@ -53,6 +53,14 @@ class Counters:
     finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0, "abort": 0})
 
 
+@dataclass(frozen=True, slots=True)
+class Glide:
+    """Steps that were all the same: each of the sequences got one token at each of the instants."""
+
+    sequences: list[Sequence]
+    ends_ns: list[int]
+
+
 @dataclass(slots=True)
 class Engine:
     """Policy, memory and cost of one engine instance. Times are seconds since it started."""
@@ -148,6 +156,45 @@ class Engine:
                 counters.finished[sequence.finish] += 1
         return yielded
 
+    def glide(self, end_ns: int, until_ns: int | None) -> Glide | None:
+        """End the step in progress, at `end_ns`, and all after it that are the same and end by `until_ns`, at once.
+
+        Does what `end` and `begin` would do in turn, each step rounded to whole ns, as long as the same sequences decode:
+        nobody comes, ends, or is preempted. None if that would be no more than one step. Afterwards no step is in progress.
+        """
+        plan, cost, state = self.step, self.cost, self.state
+        if plan is None or not plan.is_steady or plan.padding or not isinstance(cost, StepCost):
+            return None
+        if state.is_ahead and not (self._ahead is not None and self._ahead.is_steady and _is_same(self._ahead, plan)):
+            return None
+        sequences = [sequence for sequence in plan.decodes if sequence.finish is None]
+        if len(sequences) < len(plan.decodes):
+            return None
+        limit = state.glide_limit(plan)
+        if limit < 2:
+            return None
+        n = len(sequences)
+        context = sum(sequence.computed for sequence in sequences) + n
+        ends_ns = [end_ns]
+        busy_s = 0.0
+        while len(ends_ns) < limit:
+            context += n
+            duration_s = cost.decode_s(n, context)
+            end_ns += max(1, round(duration_s * 1e9))
+            if until_ns is not None and end_ns > until_ns:
+                break
+            ends_ns.append(end_ns)
+            busy_s += duration_s
+        if len(ends_ns) < 2:
+            return None
+        state.glide(plan, len(ends_ns))
+        self.step = None
+        counters = self.counters
+        counters.n_steps += len(ends_ns) - 1
+        counters.busy_s += busy_s
+        counters.generated_tokens += n * len(ends_ns)
+        return Glide(sequences, ends_ns)
+
     def _plan(self, now_s: float) -> StepPlan | None:
         """The next step that computes something, its blocks taken; None if there is nothing to do."""
         state = self.state
@@ -169,6 +216,11 @@ class Engine:
     def kv_usage(self) -> float:
         """Share of the KV blocks in use."""
         return self.state.kv.held / self.state.kv.total
+
+
+def _is_same(one: StepPlan, other: StepPlan) -> bool:
+    """Whether two steady plans decode the same sequences."""
+    return len(one.decodes) == len(other.decodes) and all(a is b for a, b in zip(one.decodes, other.decodes, strict=True))
 
 
 def build_engine(name: str, gpu: Gpu, model: Model, options: EngineOptions, calibration: Calibration | None = None) -> Engine:

@@ -81,7 +81,7 @@ def _value(flag: str, kind: type, text: str) -> bool | int | float | str:
 
 
 def _speculative(flag: str, text: str) -> dict[str, str | int]:
-    """vLLM's `--speculative-config`, a JSON object of which method and number of tokens are read."""
+    """Read `--speculative-config` of vLLM, a JSON object of which method and number of tokens matter."""
     example = 'for example {"method": "eagle3", "num_speculative_tokens": 3}'
     try:
         config = json.loads(text)

@@ -152,6 +152,7 @@ class StepPlan:
     wait_s: float = 0.0  # of an empty plan: look again after so long
     # The policy would decide the same again and again while all get their token and nobody comes, ends or lacks memory.
     is_steady: bool = False
+    note_after: Callable[[int], object] | None = None  # the note when it has decided the same so many times more
 
     @property
     def n_tokens(self) -> int:
@@ -356,6 +357,47 @@ class SchedulerState:
         if n_ended:
             self._remove_ended()
         return yielded
+
+    def glide(self, plan: StepPlan, n: int) -> None:
+        """End a steady step and n - 1 more like it, of which the caller knows that there is room for them and nobody ends.
+
+        Where steps are planned ahead, the n-th ends with one more of them in flight.
+        """
+        size = self.kv.block_tokens
+        n_ahead = 1 if self.is_ahead else 0
+        taken = 0
+        for sequence in plan.decodes:
+            sequence.generated += n
+            sequence.computed = computed = sequence.computed + n
+            missing = computed + n_ahead - sequence.blocks * size
+            if missing > 0:
+                blocks = -(-missing // size)
+                sequence.blocks += blocks
+                taken += blocks
+        if n_ahead:
+            for sequence in plan.decodes:
+                sequence.in_flight = sequence.expected = 1
+                sequence.filled = sequence.computed
+        self.kv.take(taken)
+        if plan.note_after is not None:
+            self.note = plan.note_after(n - 1)
+        self.n_planned += n - 1
+
+    def glide_limit(self, plan: StepPlan) -> int:
+        """How many steady steps, the one in progress among them, can end before somebody ends or memory does."""
+        n = (
+            min((one.max_new if one.stop_at is None else min(one.stop_at, one.max_new)) - one.generated for one in plan.decodes)
+            - 1
+        )
+        while n > 1 and self._growth(plan, n) > self.kv.free:
+            n //= 2
+        return n
+
+    def _growth(self, plan: StepPlan, n: int) -> int:
+        size = self.kv.block_tokens
+        n_ahead = 1 if self.is_ahead else 0
+        growth = [one.computed + n + n_ahead - one.blocks * size for one in plan.decodes]
+        return sum(-(-missing // size) for missing in growth if missing > 0)
 
     def _advance_singly(self, plan: StepPlan, end_s: float, accepted: Accepted | None, yielded: list[Sequence]) -> int:
         """Decodes and verifications where drafts are made or steps are planned ahead; how many sequences have ended."""

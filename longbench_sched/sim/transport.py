@@ -160,6 +160,11 @@ class SimTransport:
             assert end_ns is not None
             if until_ns is not None and end_ns > until_ns:
                 return until_ns
+            if self._observer is None and (last_ns := self._glide(end_ns, until_ns)) is not None:
+                at_ns = last_ns
+                if at_ns == until_ns:
+                    return at_ns
+                continue
             if self._end(end_ns) or end_ns == until_ns:
                 return end_ns
             at_ns = end_ns
@@ -172,6 +177,20 @@ class SimTransport:
         if self._observer is not None:
             self._observer.note(self._engine, at_ns, self._end_ns)
         return True
+
+    def _glide(self, end_ns: int, until_ns: int | None) -> int | None:
+        """End a run of decode steps at once, in which nobody ends; when the last of them ended."""
+        glide = self._engine.glide(end_ns, until_ns)
+        if glide is None:
+            return None
+        self._end_ns = None
+        at_ns, ones = array("q", glide.ends_ns), array("i", [1]) * len(glide.ends_ns)
+        for sequence in glide.sequences:
+            exchange = self._open[sequence]
+            exchange.at_ns.extend(at_ns)
+            exchange.tokens.extend(ones)
+            exchange.n_tokens += len(at_ns)
+        return glide.ends_ns[-1]
 
     def _end(self, end_ns: int) -> bool:
         """End the step; whether a request ended with it."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from longbench_sched.errors import UsageError
@@ -265,9 +266,8 @@ class Sglang:
         """Nothing is refused beyond the context length, which the server checks."""
         return None
 
-    def after(self, note: object | None, n_steps: int) -> object | None:
+    def after(self, note: SglangNote, n_steps: int) -> SglangNote:
         """The note after so many more decode steps of the same batch."""
-        assert isinstance(note, SglangNote)
         return replace(note, ratio=max(note.ratio - n_steps * self._decay, self.min_ratio))
 
     @property
@@ -535,6 +535,7 @@ class Sglang:
             plan.note = replace(note, ratio=max(note.ratio - self._decay, self.min_ratio), n_decodes_due=due)
             plan.blocks += growth
             self._compute(plan, batch)
+            plan.note_after = partial(self.after, plan.note)
             plan.is_steady = not (plan.verifies or note.chunked or due or (state.waiting and not note.is_full))
             return plan
         return self._retract(state, plan, batch)
