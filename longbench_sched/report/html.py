@@ -74,7 +74,7 @@ HOW = (
         "Charts",
         "over the steady window, if there is one. "
         f"Distributions are drawn through {RANKS} ranks and {TAIL_RANKS} more in the last hundredth: off by less than "
-        f"{100 / (RANKS - 1):g} % of the values, exact at both ends. Over time every request is a point, up to {MAX_POINTS}; of "
+        f"{100 / (RANKS - 1):g} % of the values, exact at both ends. Over time each request is a point, up to {MAX_POINTS}; of "
         f"more, {BINS} stretches. In timelines a bar is unbroken while gaps stay below {FACTOR:g} times the median gap.",
     ),
 )
