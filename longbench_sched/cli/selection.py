@@ -13,7 +13,7 @@ from pathlib import Path
 
 from longbench_sched.compare.baseline import decode_baseline
 from longbench_sched.compare.comparison import Side
-from longbench_sched.compare.point import RunPoint, point_of
+from longbench_sched.compare.point import RunPoint, point_of, target_name
 from longbench_sched.errors import StoreError, UsageError
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.run import RunMeta
@@ -61,17 +61,22 @@ def _named_apart(sides: Sequence[Side], names: Sequence[str]) -> list[Side]:
 
 
 def _by_target(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    metas = [(path, read_meta(path)) for path in paths]
+    metas = _without_first_attempts([(path, read_meta(path)) for path in paths])
     groups: dict[str, list[Path]] = {}
     for path, meta in sorted(metas, key=lambda item: (item[1].experiment.get("target_place", 0), item[1].started_at)):
-        groups.setdefault(_target(meta), []).append(path)
+        groups.setdefault(target_name(meta), []).append(path)
     return groups
 
 
-def _target(meta: RunMeta) -> str:
-    """As `point_of` names it."""
-    engine, version = meta.target.get("engine") or "?", meta.engine_facts.get("version")
-    return str(meta.experiment.get("target") or (f"{engine} {version}" if version else engine))
+def _without_first_attempts(found: Sequence[tuple[Path, RunMeta]]) -> list[tuple[Path, RunMeta]]:
+    """Of several attempts at one cell of an experiment, the complete one; an incomplete one only where there is no other."""
+    best: dict[object, tuple[Path, RunMeta]] = {}
+    for path, meta in found:
+        place = meta.experiment
+        key = (place["id"], place.get("target"), place.get("cell"), place.get("block")) if place.get("id") else path
+        if key not in best or not best[key][1].complete:
+            best[key] = (path, meta)
+    return list(best.values())
 
 
 def _paths(name: str, folder: Path) -> list[Path]:

@@ -14,8 +14,11 @@ from longbench_sched.compare.figure import ERROR_RATE, counts_of, values_of, wit
 from longbench_sched.errors import StoreError
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.run import RunMeta
+from longbench_sched.workload.overrides import Overrides
 
 WHOLE, STEADY = "whole", "steady"
+# Knobs of a sweep that change what is sent, not the engine.
+_LOAD_KNOBS = frozenset(item.name for item in fields(Overrides)) | {"seed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +80,15 @@ def point_of(summary: Summary) -> RunPoint:
     if summary.steady is not None:
         sections[STEADY] = summary.steady
     sections |= {f"lane {name}": section for name, section in summary.lanes.items()}
-    engine = str(meta.target.get("engine") or "?")
-    version = meta.engine_facts.get("version")
     facts = {name: value for name, value in meta.engine_facts.items() if isinstance(value, int | float | str | bool)}
     return RunPoint(
         run_id=meta.run_id,
         started_at=meta.started_at,
         workload=meta.workload,
         schedule=str(_extra(meta).get("schedule_digest") or meta.digest),
-        engine=engine,
-        target=str(place.get("target") or (f"{engine} {version}" if version else engine)),
-        cell=str(place.get("cell") or meta.workload),
+        engine=str(meta.target.get("engine") or "?"),
+        target=target_name(meta),
+        cell=cell_name(meta),
         params=_params(meta),
         experiment=str(place["id"]) if place.get("id") else None,
         block=int(place["block"]) if place.get("block") is not None else None,
@@ -110,6 +111,33 @@ def point_of(summary: Summary) -> RunPoint:
         values={name: values_of(section) for name, section in sections.items()},
         within={name: within_of(section) for name, section in sections.items()},
         counts={name: counts_of(section) for name, section in sections.items()},
+    )
+
+
+def target_name(meta: RunMeta) -> str:
+    """What was measured: its name in an experiment, else engine, version, and what a sweep set in it."""
+    if meta.experiment.get("target"):
+        return str(meta.experiment["target"])
+    engine, version = meta.target.get("engine") or "?", meta.engine_facts.get("version")
+    knobs = meta.target.get("cell")
+    settings = [f"{k}={v}" for k, v in knobs.items() if k not in _LOAD_KNOBS] if isinstance(knobs, Mapping) else []
+    return " ".join([f"{engine} {version}" if version else str(engine), *settings])
+
+
+def cell_name(meta: RunMeta) -> str:
+    """Which load: its name in an experiment, else the workload with what flags changed in it.
+
+    The changes stand as comments below the workload's text; limits of goodput change no load.
+    """
+    if meta.experiment.get("cell"):
+        return str(meta.experiment["cell"])
+    _, _, changes = meta.workload_text.partition("# From the command line:\n")
+    flags = [line.removeprefix("# --").partition(" ") for line in changes.splitlines() if line.startswith("# --")]
+    return " ".join(
+        [
+            meta.workload,
+            *(f"{name.replace('-', '_')}={value}" for name, _, value in flags if name not in ("goodput", "prompts")),
+        ]
     )
 
 
