@@ -25,7 +25,7 @@ from longbench_sched.sim.hardware import find_gpu
 
 Floats = npt.NDArray[np.float64]
 
-SLOPE_STEP = 0.04  # in logarithms: 4 %
+SLOPE_STEP = 0.12  # in logarithms: 12 %, since a schedule jumps by a tenth of a percent at the slightest change
 # A parameter is identified if a number changes by 2 % of its change near the start, or by 2 % when it is four times as large.
 MIN_SENSITIVITY = 0.02
 MAX_ROUNDS = 25

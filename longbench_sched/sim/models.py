@@ -140,10 +140,13 @@ class Model:
         return (layers + self.embedding_weights() * 2) / (tp * pp)
 
     def activation_bytes(self, tokens: int) -> float:
-        """Peak of activations for a step of so many tokens, a rough upper bound: 2 T (2h + (H + 2 KV) d + 3 f) elements."""
+        """Activations that lie in memory at once in a step of so many tokens, at 2 bytes: T (2h + (H + 2 KV) d + 3 f) elements.
+
+        They are the widest in the feed-forward part: hidden states and residual, both inputs of its product, the product.
+        """
         width = self.experts.top_k * self.experts.ffn if self.experts else self.ffn
         heads = self.attention.heads * (self.attention.head_dim if isinstance(self.attention, Gqa) else self.attention.v_dim)
-        return 2.0 * tokens * (2 * self.hidden + heads + self.attention.kv_elements() + 3 * width) * 2
+        return 2.0 * tokens * (2 * self.hidden + heads + self.attention.kv_elements() + 3 * width)
 
     def _layers_weights(self, n_experts: int) -> int:
         total = self.layers * self.attention.weights(self.hidden) + self.dense_layers() * 3 * self.hidden * self.ffn

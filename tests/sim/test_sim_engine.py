@@ -16,9 +16,9 @@ from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
 
 
 def test_kv_capacity_is_what_weights_and_activations_leave() -> None:
-    """0.92 x 140 GiB - 15.23 GB - 2 x 8192 x 65,024 x 2 B of activations, in blocks of 16 x 57,344 B, less the placeholder."""
+    """0.92 x 140 GiB - 15.23 GB - 8192 x 68,608 x 2 B of activations, in blocks of 16 x 57,344 B, less the placeholder."""
     engine = build_engine("vllm", H200, QWEN, VllmV1Options())
-    activations = 2 * 8192 * (2 * 3584 + 3584 + 1024 + 3 * 18944) * 2
+    activations = 8192 * (2 * 3584 + 3584 + 1024 + 3 * 18944) * 2
     left = 0.92 * 140 * 2**30 - 7_615_283_200 * 2 - activations
     assert engine.state.kv.total == int(left // 57_344) // 16 - 1
     assert engine.context == 32_768
