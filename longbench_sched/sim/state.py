@@ -206,6 +206,7 @@ class SchedulerState:
     n_planned: int = 0  # steps planned since the engine was idle
     n_departures: int = 0  # sequences that ever left the running list
     n_preemptions: int = 0
+    unsettled: list[Sequence] = field(default_factory=list)  # in mid-prompt: their last chunk is not yet in a tree
     cache_queries: int = 0  # tokens of those admitted, and how many of them were found
     cache_hits: int = 0
 
@@ -221,6 +222,9 @@ class SchedulerState:
     def reserve(self, plan: StepPlan, now_s: float) -> None:
         """Start a step: move sequences between queue and running list and hand out blocks."""
         kv = self.kv
+        if self.unsettled:
+            self.settle()
+            self.unsettled = []
         if plan.queue is not None:
             self.waiting = deque(plan.queue)
         is_shared = kv.is_caching and bool(plan.admitted or plan.preempted)
@@ -251,6 +255,12 @@ class SchedulerState:
             self._foresee(plan)
         self.note = plan.note
         self.n_planned += 1
+
+    def settle(self) -> None:
+        """Let the cache know of the chunks that did not end a prompt: it hears of them when the next step is planned."""
+        for sequence in self.unsettled:
+            if sequence.is_running and sequence.finish is None:
+                self.kv.progress(sequence)
 
     def _admit(self, sequence: Sequence, plan: StepPlan, now_s: float) -> None:
         if self.waiting and self.waiting[0] is sequence:
@@ -338,9 +348,12 @@ class SchedulerState:
                 sequence.computed += chunk.n_tokens
                 if is_last and self.is_ahead:
                     sequence.expected -= 1
-            if is_last:
-                n_ended += self._yield(sequence, 1, end_s)
-                yielded.append(sequence)
+            if not is_last:
+                if self.kv.is_caching:
+                    self.unsettled.append(sequence)
+                continue
+            n_ended += self._yield(sequence, 1, end_s)
+            yielded.append(sequence)
             if sequence.is_running and sequence.finish is None:
                 self.kv.progress(sequence)
         if is_plain:

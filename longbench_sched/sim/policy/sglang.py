@@ -295,6 +295,7 @@ class Sglang:
             return self._decode(state, plan, decoding)
         state.kv.rehearse(plan)
         try:
+            state.settle()
             self._prefill(state, plan, decoding, chunked)
         finally:
             state.kv.undo()
@@ -548,6 +549,7 @@ class Sglang:
         staying = sorted(batch, key=lambda sequence: (-sequence.generated, sequence.isl))
         kv.rehearse(plan)
         try:
+            state.settle()
             for sequence, limit in plan.lookups:
                 kv.look_up(sequence, limit)
             while len(staying) > 1:
