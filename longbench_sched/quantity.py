@@ -21,7 +21,7 @@ def count(text: str | int, what: str = "count") -> int:
         return text
     match = _NUMBER.fullmatch(text)
     value = float(match[1]) * _FACTORS[match[2]] if match and match[2] in _FACTORS else None
-    if value is None or value != int(value):
+    if value is None or not value.is_integer():  # nor is infinity, which 1e999 is read as
         raise UsageError(f"{what}: {text!r} is not a whole number. Write for example 30000, 30k (30,000) or 128Ki (131,072).")
     return int(value)
 

@@ -21,6 +21,7 @@ from longbench_sched.workload.digest import lane_bytes, plan_digest
 from longbench_sched.workload.lengths import Lengths, mean_of
 from longbench_sched.workload.prompt import PromptMaker, Prompts, open_prompts
 from longbench_sched.workload.shape import ClosedLoad, LaneSpec, OpenLoad, Workload
+from longbench_sched.workload.strict import MAX_DURATION_S
 from longbench_sched.workload.writer import Extent, PromptKey
 
 MAX_PLAN_TOKENS = 1 << 28  # 1 GiB of token ids
@@ -127,6 +128,11 @@ def _draft(spec: LaneSpec, seed: int, notes: list[str]) -> _Draft:
     due = None
     if isinstance(spec.load, OpenLoad):
         due = due_ns(spec.load.process, spec.load.stages, exact.rng(seed, "due", spec.name), n)
+        if due[-1] > MAX_DURATION_S * 1e9:
+            raise WorkloadError(
+                f"lane {spec.name}: the last of {n} requests would be due after {due[-1] / 1e9:g} s. "
+                "Give a higher rate, or fewer requests."
+            )
     return _Draft(spec, _loop(spec, n), isl, osl, due)
 
 
@@ -193,6 +199,8 @@ def _warmups(workload: Workload, drafts: Sequence[_Draft]) -> list[_Warmup]:
     if n is None:
         places = sum(s.load.concurrency if isinstance(s.load, ClosedLoad) else 1 for s in workload.lanes)
         n = min(MAX_WARMUPS, places)
+    if n > MAX_PLAN_REQUESTS:
+        raise WorkloadError(f"warmups: {n} are more than the {MAX_PLAN_REQUESTS} requests that a plan may hold. Give fewer.")
     warmups = []
     for i in range(n):
         draft = drafts[i % len(drafts)]

@@ -195,12 +195,12 @@ def read_lengths(value: Any, path: str) -> Lengths:
     if isinstance(value, dict):
         return _read_table(value, path)
     if isinstance(value, list):
-        return Listed(tuple(_tokens(v, path) for v in value)) if value else _no_values(path)
+        return _listed([_tokens(item, path) for item in value], path)
     if isinstance(value, str) and ".." in value:
         low, _, high = value.partition("..")
         return _uniform(_tokens(low.strip(), path), _tokens(high.strip(), path), None, path)
     if isinstance(value, str) and "," in value:
-        return Listed(tuple(_tokens(part.strip(), path) for part in value.split(",") if part.strip()))
+        return _listed([_tokens(part.strip(), path) for part in value.split(",") if part.strip()], path)
     return Fixed(_tokens(value, path))
 
 
@@ -224,7 +224,7 @@ def _read_table(data: dict[str, Any], path: str) -> Lengths:
             raise UsageError(f"{path}: a range needs min and max. Write for example {{ min = 512, max = 1024 }}.")
         return _uniform(low, high, nominal or None, path)
     mean = table.take("mean", _mean, 0.0)
-    sd = table.take("sd", strict.number(0, is_open=False), -1.0)
+    sd = table.take("sd", strict.number(0, most=MAX_TOKENS, is_open=False), -1.0)
     table.close()
     if not mean or sd < 0:
         raise UsageError(f"{path}: {kind} lengths need mean and sd. Write for example {{ mean = 1000, sd = 200, min = 16 }}.")
@@ -240,6 +240,10 @@ def _uniform(low: int, high: int, nominal: int | None, path: str) -> Lengths:
     return Uniform(low, high, nominal)
 
 
+def _listed(values: list[int], path: str) -> Lengths:
+    return Listed(tuple(values)) if values else _no_values(path)
+
+
 def _no_values(path: str) -> Lengths:
     raise UsageError(f"{path}: the list of lengths is empty. Give at least one length.")
 
@@ -252,7 +256,7 @@ def _tokens(value: Any, path: str) -> int:
 
 
 def _mean(value: Any, path: str) -> float:
-    return float(_tokens(value, path)) if isinstance(value, str) else strict.number(0)(value, path)
+    return float(_tokens(value, path)) if isinstance(value, str) else strict.number(0, most=MAX_TOKENS)(value, path)
 
 
 def _token_list(value: Any, path: str) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from longbench_sched.workload.lengths import parse_lengths
 from longbench_sched.workload.shape import ClosedLoad, ConcurrencyStage, LaneSpec, OpenLoad, Workload
 
 MAX_CV = 10.0
+MIN_CV = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,8 @@ def _spread(lane: LaneSpec, o: Overrides, flag: str) -> LaneSpec:
         raise UsageError(
             f"{flag}: a CV of {cv:g} is more than {MAX_CV:g}, where one gap holds nearly the whole run. Give less."
         )
+    if 0 < cv < MIN_CV:
+        raise UsageError(f"{flag}: a CV of {cv:g} is next to none. Give --cv 0 for equal gaps.")
     process = Constant() if cv == 0 else Poisson() if cv == 1 else Gamma(cv)
     return replace(lane, load=replace(lane.load, process=process))
 

@@ -25,12 +25,13 @@ from longbench_sched.slo import SLO_METRICS, Slo
 from longbench_sched.workload import catalogue, strict
 from longbench_sched.workload.arrivals import ArrivalProcess, Burst, Constant, Gamma, Poisson, RateStage
 from longbench_sched.workload.lengths import read_lengths
-from longbench_sched.workload.overrides import MAX_CV, Overrides, apply
+from longbench_sched.workload.overrides import MAX_CV, MIN_CV, Overrides, apply
 from longbench_sched.workload.prompt import SOURCES
 from longbench_sched.workload.shape import DEFAULT_IDS, ClosedLoad, ConcurrencyStage, LaneSpec, Load, OpenLoad, Workload
 from longbench_sched.workload.strict import Table
 
 MAX_BYTES = 1 << 20
+MAX_ID = 1 << 31
 _IN_LANE = dict.fromkeys(
     (
         *("isl", "osl", "concurrency", "arrivals", "rate", "every", "cv", "burst_size", "stage", "requests", "duration"),
@@ -57,10 +58,15 @@ def read_workload(text: str, name: str, file: str, folder: Path) -> Workload:
     """Read the text of a workload file; `folder` is where the paths in it start. Raises WorkloadError naming file and key."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise WorkloadError(f"{file}: this is not TOML: {error}.") from None
-    try:
         strict.refuse_secrets(data)
+        strict.refuse_huge_numbers(data)
+    except RecursionError:
+        raise WorkloadError(f"{file}: tables or lists are nested too deep for a workload. Write it flat.") from None
+    except ValueError as error:  # also of a number with more digits than Python reads
+        raise WorkloadError(f"{file}: this is not TOML: {error}.") from None
+    except UsageError as error:
+        raise WorkloadError(f"{file}: {error}") from None
+    try:
         return replace(_read(Table(data), name, folder), text=text)
     except UsageError as error:
         raise WorkloadError(f"{file}: {error}") from None
@@ -195,6 +201,8 @@ def _read_open(table: Table, stages: list[Table]) -> OpenLoad:
         table.fail("cv", f'{name} arrivals have no cv to set. Write arrivals = "gamma", or take cv out.')
     if cv > MAX_CV:
         table.fail("cv", f"{cv:g} is more than {MAX_CV:g}, where one gap holds nearly the whole run. Give less.")
+    if 0 < cv < MIN_CV:
+        table.fail("cv", f'{cv:g} is next to none. Write arrivals = "constant" for equal gaps, and take cv out.')
     if size and name != "burst":
         table.fail("burst_size", f'{name} arrivals have no bursts. Write arrivals = "burst", or take burst_size out.')
     if name == "burst":
@@ -252,6 +260,8 @@ def _read_prompts(table: Table, folder: Path) -> tuple[str, tuple[int, int]]:
         inner.close()
         if high - low < 16:
             inner.fail("max_id", f"ids {low}..{high - 1} are too few for prompts that differ. Widen the range.")
+        if high > MAX_ID:
+            inner.fail("max_id", f"{high - 1} is no token id of any vocabulary. Give less than {MAX_ID}.")
     else:
         source = table.take("prompts", strict.text, "synthetic")
     return source if source in SOURCES else str(folder / source), (low, high)

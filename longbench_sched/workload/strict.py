@@ -8,6 +8,7 @@ secret are refused, without repeating them: a workload file is stored in every r
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
@@ -16,6 +17,10 @@ from longbench_sched import quantity
 from longbench_sched.errors import UsageError
 
 T = TypeVar("T")
+
+MAX_WHOLE = 2**63 - 1  # of TOML itself, and of what a server reads as JSON
+MAX_DURATION_S = 1e8  # three years: in ns it still fits 64 bits
+MAX_RATE_PER_S = 1e9  # one a ns, in which due times are kept; also the other way round, one in so many s
 
 _SECRET_KEY = re.compile(
     r"api[-_]?keys?|.*[-_]?(secret|password|passwd|credential)s?|(auth|access|bearer|hf|api)?[-_]?token|(.*[-_])?authori[sz]ation"
@@ -55,6 +60,21 @@ def refuse_secrets(data: Any, where: str = "") -> None:
                     "Take it out; use --api-key-env NAME or --header."
                 )
             refuse_secrets(value, path)
+
+
+def refuse_huge_numbers(data: Any, where: str = "") -> None:
+    """Raise UsageError for a whole number beyond the 64 bits that TOML promises, anywhere in `data`.
+
+    Python reads any number of digits, and then can neither compute with them as floats nor, past 4,300, print them.
+    """
+    if isinstance(data, int) and not -MAX_WHOLE <= data <= MAX_WHOLE:
+        raise UsageError(f"{where}: the number has more than 64 bits, which TOML does not allow. Write a smaller one.")
+    if isinstance(data, list):
+        for item in data:
+            refuse_huge_numbers(item, where)
+    if isinstance(data, dict):
+        for key, value in data.items():
+            refuse_huge_numbers(value, f"{where}.{key}" if where else key)
 
 
 class Table:
@@ -149,18 +169,23 @@ def whole(least: int) -> Callable[[Any, str], int]:
         number = quantity.count(value, path)
         if number < least:
             raise UsageError(f"{path}: {number} is too small. Give {least} or more.")
+        if number > MAX_WHOLE:
+            raise UsageError(f"{path}: {value!r} is too large. Give a number of 64 bits.")
         return number
 
     return read
 
 
-def number(least: float, *, is_open: bool = True) -> Callable[[Any, str], float]:
-    """Reads a finite number above `least` (or from `least` on)."""
+def number(least: float, *, most: float = math.inf, is_open: bool = True) -> Callable[[Any, str], float]:
+    """Reads a finite number above `least` (or from `least` on), up to `most`."""
 
     def read(value: Any, path: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{path}: {value!r} is not a number.")
-        return _bounded(float(value), path, least, is_open)
+        read_value = _bounded(float(value), path, least, is_open)
+        if read_value > most:
+            raise UsageError(f"{path}: {value:g} is too large. Give {most:g} or less.")
+        return read_value
 
     return read
 
@@ -169,14 +194,20 @@ def duration_s(value: Any, path: str) -> float:
     """A duration above 0 in seconds: 30, or a text such as "30s"."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise UsageError(f'{path}: {value!r} is not a duration. Write for example "30s".')
-    return _bounded(quantity.duration_s(value, path), path, 0.0, True)
+    read = _bounded(quantity.duration_s(value, path), path, 0.0, True)
+    if not 1e-9 <= read <= MAX_DURATION_S:
+        raise UsageError(f"{path}: {value!r} is not between 1 ns and {MAX_DURATION_S:g} s.")
+    return read
 
 
 def rate_per_s(value: Any, path: str) -> float:
     """A rate above 0 per second: 2.5, or a text such as "30/min"."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise UsageError(f'{path}: {value!r} is not a rate. Write for example 2.5 or "30/min".')
-    return _bounded(quantity.rate_per_s(value, path), path, 0.0, True)
+    read = _bounded(quantity.rate_per_s(value, path), path, 0.0, True)
+    if not 1 / MAX_RATE_PER_S <= read <= MAX_RATE_PER_S:
+        raise UsageError(f"{path}: {value!r} is not between one in {MAX_RATE_PER_S:g} s and {MAX_RATE_PER_S:g} a second.")
+    return read
 
 
 def choice(*options: str) -> Callable[[Any, str], str]:

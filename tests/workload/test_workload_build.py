@@ -206,6 +206,12 @@ def test_prompts_are_arrays_of_four_bytes_a_token() -> None:
         pytest.param(SIZES + 'rate = "1/h"\nduration = "1s"\n', "no request falls into 1 s at that rate", id="nothing to send"),
         pytest.param(SIZES + 'rate = 1000000\nduration = "1h"\n', "are more than the 1048576 a plan may hold", id="too many"),
         pytest.param(
+            SIZES + "rate = 1e-8\nrequests = 9\n", "the last of 9 requests would be due after", id="due when nobody lives"
+        ),
+        pytest.param(
+            "warmups = 2000000\n" + SIZES + "concurrency = 1\nrequests = 1\n", "warmups: 2000000 are more", id="warm-ups"
+        ),
+        pytest.param(
             'isl = "1Mi"\nosl = 1\nconcurrency = 1\nrequests = 1000\n', "prompt tokens, more than the", id="too large"
         ),
         pytest.param(

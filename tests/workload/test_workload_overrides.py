@@ -141,6 +141,7 @@ def test_of_several_lanes_the_flag_means_the_only_one_with_such_a_load() -> None
         pytest.param(CLOSED, {"cv": 2.0}, "--cv spreads the arrivals of an open loop, which main is not", id="cv"),
         pytest.param(OPEN, {"cv": 2.0, "burstiness": 1.0}, "give one of them", id="cv twice"),
         pytest.param(OPEN, {"cv": 11.0}, "--cv: a CV of 11 is more than 10", id="absurd cv"),
+        pytest.param(OPEN, {"burstiness": 1e300}, "--burstiness: a CV of 1e-150 is next to none", id="no spread"),
         pytest.param(OPEN, {"burstiness": 0.0}, "--burstiness: 0 is not a finite number above 0", id="burstiness 0"),
         pytest.param(OPEN, {"request_rate": math.inf, "cv": 2.0}, "there are no gaps for --cv", id="burst with cv"),
         pytest.param(
