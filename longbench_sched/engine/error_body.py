@@ -8,6 +8,7 @@ front end
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import orjson
 
 from longbench_sched.engine.dialect import MAX_KEPT_ERROR_BYTES
+
+MAX_WORD_BYTES = 80
 
 # Terminal escapes (CSI, OSC and the rest), then control characters, then marks that reorder text.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|\x9b[0-?]*[ -/]*[@-~]")
@@ -44,6 +47,11 @@ def clean(text: str | bytes, limit: int = MAX_KEPT_ERROR_BYTES) -> str:
     if len(raw) <= limit:
         return raw.decode("utf-8", "replace")
     return raw[: limit - 3].decode("utf-8", "ignore") + "…"
+
+
+def read_word(value: object, limit: int = MAX_WORD_BYTES) -> str:
+    """A value that should be a short text, such as a finish reason, safe to print and to store whatever it is."""
+    return clean(value if isinstance(value, str) else _dump(value), limit)
 
 
 def read_error(body: object) -> ServerError | None:
@@ -94,11 +102,19 @@ def _path(item: dict[str, Any]) -> str:
 
 
 def _code(error: dict[str, Any]) -> int | None:
-    code = error.get("code", error.get("status_code"))
+    return read_code(error.get("code", error.get("status_code")))
+
+
+def read_code(code: object) -> int | None:
+    """An error code: a small whole number, also as a text; None for anything else."""
     if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) <= 9:
         return int(code)
     return code if isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**31 else None
 
 
 def _dump(value: object) -> str:
-    return orjson.dumps(value, default=str).decode("utf-8", "replace")
+    """JSON of what a server sent. Not by orjson, which refuses half surrogates, numbers over 64 bits and deep nesting."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return "an error nested too deep to be shown"

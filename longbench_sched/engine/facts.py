@@ -7,7 +7,8 @@ environment) is not read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import orjson
 
 from longbench_sched.engine.error_body import clean
-from longbench_sched.engine.prometheus import read_samples
+from longbench_sched.engine.prometheus import Sample, read_samples
 
 Facts = dict[str, object]
 
@@ -156,7 +157,7 @@ def _vllm_facts(config: Mapping[str, Any]) -> Facts:
             facts |= _pick(values, keys)
     if "speculative_config" in config:
         speculative = config["speculative_config"]
-        facts["speculative"] = speculative.get("method") if isinstance(speculative, dict) else None
+        facts["speculative"] = _word(speculative.get("method")) if isinstance(speculative, dict) else None
     transfer = config.get("kv_transfer_config")
     if isinstance(transfer, dict) and isinstance(transfer.get("kv_role"), str):
         facts["disaggregation"] = transfer["kv_role"]
@@ -181,7 +182,7 @@ def _sglang_facts(info: Mapping[str, Any]) -> Facts:
         if isinstance(info.get(off), bool):
             facts[key] = not info[off]
     if "speculative_algorithm" in info:
-        facts["speculative"] = info["speculative_algorithm"]
+        facts["speculative"] = _word(info["speculative_algorithm"])
     mode = info.get("disaggregation_mode")
     if isinstance(mode, str) and mode != "null":  # the string "null" is SGLang's word for none
         facts["disaggregation"] = mode
@@ -204,12 +205,17 @@ def read_metrics(text: str) -> Facts:
     return _gauge_facts(text, "sglang", "sglang:", _SGLANG_GAUGES) or _dynamo_facts(text)
 
 
+def _finite_samples(text: str, prefix: str) -> Iterator[Sample]:
+    """The samples that are numbers: a gauge of something that has not happened yet is NaN."""
+    return (sample for sample in read_samples(text, prefix) if math.isfinite(sample[2]))
+
+
 _PREFIX_HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total", "llamacpp:prompt_tokens_cached_total")
 
 
 def read_prefix_hits(text: str) -> int | None:
     """Prompt tokens that the prefix cache has given since the server started, over all ranks and tiers; None if not told."""
-    hits = [value for name in _PREFIX_HITS for found, _, value in read_samples(text, name) if found == name]
+    hits = [value for name in _PREFIX_HITS for found, _, value in _finite_samples(text, name) if found == name]
     if not hits and any(read_samples(text, "sglang:")):
         return 0  # its counter appears with the first hit
     return int(sum(hits)) if hits else None
@@ -217,7 +223,7 @@ def read_prefix_hits(text: str) -> int | None:
 
 def _gauge_facts(text: str, engine: str, prefix: str, keys: Mapping[str, str]) -> Facts:
     facts: Facts = {}
-    for name, _, value in read_samples(text, prefix):
+    for name, _, value in _finite_samples(text, prefix):
         key = keys.get(name.removeprefix(prefix))
         if key is not None and value > 0:
             facts[key] = int(value)
@@ -228,7 +234,7 @@ def _dynamo_facts(text: str) -> Facts:
     prefix = "dynamo_frontend_model_"
     facts = _gauge_facts(text, "dynamo", prefix, _DYNAMO_GAUGES)
     block_size = facts.get("block_size")
-    for _, _, blocks in read_samples(text, f"{prefix}total_kv_blocks"):
+    for _, _, blocks in _finite_samples(text, f"{prefix}total_kv_blocks"):
         if isinstance(block_size, int):
             facts["kv_capacity_tokens"] = int(blocks) * block_size
     return facts
@@ -282,5 +288,9 @@ def _pick(values: Mapping[str, Any], keys: Mapping[str, str]) -> Facts:
     }
 
 
+def _word(value: object) -> str | None:
+    return clean(value) if isinstance(value, str) else None
+
+
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 18 else None

@@ -17,6 +17,7 @@ import orjson
 
 from longbench_sched.engine.answer import AnswerDecoder
 from longbench_sched.engine.dialect import HttpRequest
+from longbench_sched.engine.error_body import read_word
 from longbench_sched.engine.verdict import Rules
 from longbench_sched.errors import PromptError, UsageError
 from longbench_sched.plan import Request, Sampling
@@ -118,7 +119,7 @@ class CompletionsDecoder(AnswerDecoder):
                 if self._texts is not None:
                     self._texts.append(str(text))
         if finish is not None:
-            self._finish_reason = str(finish)
+            self._finish_reason = read_word(finish)
             self._finish_ns = at_ns
         if self._n_events == 1:
             self._read_prompt_ids(choice.get("prompt_token_ids"))
@@ -160,7 +161,7 @@ class ChatDecoder(CompletionsDecoder):
             if self._texts is not None:
                 self._texts += [part for part in (reasoning, content) if isinstance(part, str)]
         if finish is not None:
-            self._finish_reason = str(finish)
+            self._finish_reason = read_word(finish)
             self._finish_ns = at_ns
         if self._n_events == 1:
             self._read_prompt_ids(event.get("prompt_token_ids"))

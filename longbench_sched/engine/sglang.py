@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from longbench_sched.engine.answer import AnswerDecoder
-from longbench_sched.engine.dialect import Dialect, HttpRequest
-from longbench_sched.engine.error_body import ServerError
+from longbench_sched.engine.dialect import MAX_KEPT_ERROR_BYTES, Dialect, HttpRequest
+from longbench_sched.engine.error_body import ServerError, read_code, read_word
 from longbench_sched.engine.openai import DEFAULT_SAMPLING, HEADERS, Fields, OpenAiDialect, prompt_value
 from longbench_sched.engine.verdict import Rules
 from longbench_sched.plan import Request, Sampling
@@ -82,12 +82,12 @@ class GenerateDecoder(AnswerDecoder):
     def _read_finish(self, finish: object) -> None:
         """An object here, `{"type": "length", "length": 6}`; a string in case another version says it so."""
         if not isinstance(finish, dict):
-            self._finish_reason = str(finish)
+            self._finish_reason = read_word(finish)
             return
-        self._finish_reason = str(finish.get("type"))
+        self._finish_reason = read_word(finish.get("type"))
         message, code = finish.get("message"), finish.get("status_code")
         if message:
-            self._finish_error = ServerError(str(message), code=code if isinstance(code, int) else None)
+            self._finish_error = ServerError(read_word(message, MAX_KEPT_ERROR_BYTES), code=read_code(code))
 
     def _text(self) -> str | None:
         return None if self._texts is None else join_texts(self._texts)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 MAX_HEAD_BYTES = 64 << 10
 MAX_SIZE_LINE_BYTES = 1 << 10
 MAX_TRAILER_BYTES = 64 << 10
+MAX_LENGTH_DIGITS = 18  # of Content-Length: beyond any body; Python itself refuses to read thousands
 WALK_EVERY_BYTES = 4 << 10  # often enough that little is left to walk when a stream ends, and many end at once
 
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
@@ -113,6 +114,8 @@ def _content_length(text: str | None) -> int | None:
     value = values.pop()
     if values or not value.isascii() or not value.isdigit():
         raise FramingError(f"Content-Length {text[:80]!r} is not one number")
+    if len(value) > MAX_LENGTH_DIGITS:
+        raise FramingError(f"Content-Length {value[:80]}... is no length")
     return int(value)
 
 

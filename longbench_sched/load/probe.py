@@ -29,6 +29,7 @@ from longbench_sched.target import Target, mask_url
 MAX_ANSWER_BYTES = 32 << 20  # a /metrics page of a large deployment has some MB
 MODELS, INFO = "/v1/models", "/longbench/info"
 MAX_TIME_SCALE = 1000.0
+MAX_LATENESS_MS = 1e9  # eleven days: beyond it is no lateness of a server that still answers
 
 # Engines behind one front end say another name, and any server may be spoken to as plain `openai`.
 _COMPATIBLE = {"dynamo": frozenset({"vllm", "sglang", "trtllm", "openai"})}
@@ -109,7 +110,7 @@ def read_server_lateness_ms(target: Target, options: ProbeOptions = ProbeOptions
     with _Session(target, options) as session:
         lateness = _json(session.get(INFO)).get("lateness")
     late = lateness.get("p99_ms") if isinstance(lateness, dict) else None
-    return float(late) if isinstance(late, int | float) else None
+    return float(late) if isinstance(late, int | float) and 0 <= late < MAX_LATENESS_MS else None
 
 
 def read_prefix_hits(target: Target, options: ProbeOptions = ProbeOptions()) -> int | None:
@@ -217,7 +218,7 @@ def _json(answer: _Answer) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -538,6 +538,19 @@ def test_a_line_end_inside_an_event_ends_its_line_however_it_is_cut(end: bytes) 
         assert (decoded.status, decoded.reason) == (Status.FAILED, Reason.MALFORMED)
 
 
+@pytest.mark.parametrize(("engine", "api"), [("vllm", "completions"), ("vllm", "chat"), ("sglang", "generate")])
+def test_a_finish_reason_that_is_no_word_is_kept_short_and_safe(engine: str, api: Api) -> None:
+    for said in ("[" * 900 + "]" * 900, '"\\u001b[31mred' + "x" * 900 + '"'):
+        body = b'{"choices":[{"text":"a","delta":{"content":"a"},"finish_reason":%s}]}'
+        if api == "generate":
+            body = b'{"text":"a","meta_info":{"completion_tokens":1,"finish_reason":%s}}'
+        decoded = decode(engine, [(1, b"data: " + body % said.encode() + b"\n\n" + DONE)], api=api)
+        assert (decoded.status, decoded.reason) == (Status.FAILED, Reason.BAD_FINISH)
+        assert decoded.finish_reason is not None
+        assert len(decoded.finish_reason.encode()) <= 80
+        assert decoded.finish_reason.startswith(("[[[", "redxxx"))
+
+
 def test_half_of_a_surrogate_pair_and_nan_are_let_through() -> None:
     event = b'data: {"choices":[{"index":0,"text":"\\ud83d","logprobs":NaN,"finish_reason":"length"}]}\n\n'
     decoded = decode("vllm", [(1, event), (2, DONE)], osl=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,12 @@ from longbench_sched.engine.error_body import ServerError, clean, read_error, re
         pytest.param({"error": {"message": "x", "code": "rate_limit"}}, ServerError("x"), id="code that is a word"),
         pytest.param({"error": {"reason": "x"}}, ServerError('{"reason":"x"}'), id="an object without a message"),
         pytest.param({"error": True}, ServerError("true"), id="an error that says nothing"),
+        pytest.param({"error": {"a": 2**64}}, ServerError('{"a":18446744073709551616}'), id="a number over 64 bits"),
+        pytest.param({"error": {"a": "\ud83d"}}, ServerError('{"a":"\ud83d"}'), id="half a surrogate pair"),
+        pytest.param({"error": {"a": float("nan")}}, ServerError('{"a":NaN}'), id="not a number"),
+        pytest.param(
+            {"error": json.loads("[" * 300 + "]" * 300)}, ServerError("[" * 300 + "]" * 300), id="nested 300 deep"
+        ),
     ],
 )  # fmt: skip
 def test_every_shape_is_read(body: object, error: ServerError) -> None:

@@ -161,6 +161,27 @@ def test_a11_hits_of_the_prefix_cache_are_counted_by_the_server(text: str, hits:
     assert facts.read_prefix_hits(text) == hits
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "1e999"])
+def test_gauges_without_a_number_say_nothing(value: str) -> None:
+    assert facts.read_prefix_hits(f"vllm:prefix_cache_hits_total {value}\n") is None
+    assert facts.read_metrics(f"sglang:max_total_num_tokens {value}\nsglang:page_size 1\n") == {
+        "engine": "sglang", "block_size": 1,
+    }  # fmt: skip
+    blocks = f"dynamo_frontend_model_kv_cache_block_size 16\ndynamo_frontend_model_total_kv_blocks {value}\n"
+    assert facts.read_metrics(blocks) == {"engine": "dynamo", "block_size": 16}
+
+
+def test_a_number_of_thousands_of_digits_is_no_setting() -> None:
+    assert facts.read_metrics(f'vllm:cache_config_info{{block_size="{"9" * 5000}"}} 1\n') == {"engine": "vllm"}
+
+
+def test_a_method_that_is_no_word_is_left_out() -> None:
+    assert facts.read_server_info(b'{"chunked_prefill_size":8192,"speculative_algorithm":[[1]]}')["speculative"] is None
+    assert (
+        facts.read_server_info(b'{"vllm_config":{"speculative_config":{"method":"\\u001b[1mngram"}}}')["speculative"] == "ngram"
+    )
+
+
 def test_metrics_of_another_kind_give_no_facts() -> None:
     assert facts.read_metrics("llamacpp:requests_processing 1\n") == {}
     assert facts.read_metrics('[{"iter":1}]') == {}  # trtllm-serve: JSON under that path

@@ -133,6 +133,7 @@ def test_a_head_split_at_any_byte_is_not_complete_before_its_last_byte(raw: byte
         b"HTTP/1.1 200 OK\r\nContent-Length: +3\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: \r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1_0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
     ],

@@ -199,6 +199,16 @@ def test_information_routes_that_answer_nonsense_are_passed_over() -> None:
         assert probe(make_target(server.url)).model == "tiny"
 
 
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"simulated":true,"lateness":{"p99_ms":1e999}}', b"\xff"], ids=["nested", "inf", "raw"]
+)
+def test_an_announcement_that_is_nonsense_is_passed_over(body: bytes) -> None:
+    answer = scripted.head(200, ("Content-Length", str(len(body)))) + body
+    with ScriptedServer(answers(VLLM | {"GET /longbench/info": answer})) as server:
+        assert probe(make_target(server.url)).time_scale == 1.0
+        assert read_server_lateness_ms(make_target(server.url)) is None
+
+
 # Proxies and TLS.
 
 
