@@ -19,6 +19,7 @@ from longbench_sched.cli import (
     baseline,
     calibrate,
     check,
+    claims,
     compare,
     headline,
     output,
@@ -65,6 +66,7 @@ app.command("workloads", epilog=workloads.EXAMPLES)(workloads.workloads)
 app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.CONTEXT_SETTINGS)(serve.serve)
 app.command("simulate", epilog=simulate.EXAMPLES, context_settings=simulate.CONTEXT_SETTINGS)(simulate.simulate)
 app.command("calibrate", epilog=calibrate.EXAMPLES, context_settings=calibrate.CONTEXT_SETTINGS)(calibrate.calibrate)
+app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
 app.command("headline", epilog=headline.EXAMPLES)(headline.headline)
 
 
