@@ -39,6 +39,7 @@ from longbench_sched.sim.state import Sequence
 from longbench_sched.sim.wire.base import (
     EVENTS,
     LAST_CHUNK,
+    Aborted,
     Answer,
     Ask,
     Context,
@@ -100,6 +101,7 @@ class _Exchange:
     stream: Stream | None  # None: answered in one piece
     created: int
     has_head: bool = False
+    cached: int = 0  # prompt tokens found in a cache
 
 
 class _Server:
@@ -172,11 +174,15 @@ class _Server:
         if exchange is None:
             return
         finish = sequence.finish
-        if sequence.generated == sequence.yielded_now:
-            self.tally.cached_tokens += sequence.cached
         stream = exchange.stream
+        if sequence.generated == sequence.yielded_now and finish != "abort":
+            exchange.cached = sequence.cached
+            self.tally.cached_tokens += sequence.cached
+            if stream is not None:
+                stream.cached = sequence.cached
+        n_new = 0 if finish == "abort" else sequence.yielded_now
         if stream is not None:
-            data = stream.token(sequence.generated, finish, sequence.yielded_now)
+            data = stream.token(sequence.generated, finish, n_new)
             if not exchange.has_head:
                 exchange.has_head = True
                 data = self.head(200, None, EVENTS, exchange.request_id) + data
@@ -187,7 +193,9 @@ class _Server:
         del self.exchanges[sequence]
         self._remember(exchange)
         if stream is None:
-            body = self.dialect.whole(exchange.ask, exchange.request_id, exchange.created, sequence.generated, finish)
+            body = self.dialect.whole(
+                exchange.ask, exchange.request_id, exchange.created, sequence.generated, finish, exchange.cached
+            )
             exchange.wire.write(self.head(200, len(body), "application/json", exchange.request_id) + body)
         exchange.wire.answered()
 
@@ -242,6 +250,8 @@ class _Server:
             answer = self._own(message.method, path)
         elif message.method in ("GET", "HEAD"):
             answer = self.dialect.get(context, path, message.query)
+        elif message.method == "POST" and (which := self.dialect.aborted(path, message.body)) is not None:
+            answer = self._abort(which)
         elif message.method == "POST":
             answer = self.dialect.post(context, path, message.body)
         if answer is not None:
@@ -274,6 +284,14 @@ class _Server:
             exchange.has_head = True
             connection.write(self.head(200, None, EVENTS, request_id))
         self.wake()
+
+    def _abort(self, which: Aborted) -> Answer:
+        """End requests by order of an operator: each is told, with the tokens that it had."""
+        for sequence, exchange in list(self.exchanges.items()):
+            if which == "all" or any(exchange.request_id and exchange.request_id in one for one in which):
+                self.engine.abort(sequence)
+                self._emit(sequence)
+        return Answer(b"", content_type="")
 
     def abandon(self, exchange: _Exchange) -> None:
         """The client has gone."""

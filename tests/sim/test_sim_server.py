@@ -316,3 +316,54 @@ def test_a_prompt_seen_before_is_found_in_the_cache_and_counted(engine: str) -> 
         assert samples["vllm:prefix_cache_queries_total"] == 1280
     else:
         assert samples["sglang:cache_hit_rate"] == pytest.approx(639 / 1280)
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "order"),
+    [
+        pytest.param("vllm", "/abort_requests", {"request_ids": ["cmpl-mine-0"]}, id="vllm by id"),
+        pytest.param("vllm", "/abort_requests", {}, id="vllm all"),
+        pytest.param("sglang", "/abort_request", {"rid": "mine"}, id="sglang by id"),
+        pytest.param("sglang", "/abort_request", {"abort_all": True}, id="sglang all"),
+    ],
+)
+def test_an_abort_ends_the_answer_with_its_reason_and_frees_the_place(engine: str, path: str, order: dict) -> None:
+    with (
+        EmbeddedServer(EmbeddedOptions(engine=engine, time_scale=0.05)) as server,
+        Peer(server) as asking,
+        Peer(server) as other,
+    ):
+        asking.send("POST", "/v1/completions", json.dumps(completion(server, max_tokens=400)).encode(), x_request_id="mine")
+        while other.info()["n_running"] < 1:
+            pass
+        assert other.ask("POST", path, order)[0] == 200
+        status, _, body = asking.answer()
+        events = [json.loads(event.removeprefix("data: ")) for event in body.decode().split("\n\n")[:-2]]
+        assert (status, events[-2]["choices"][0]["finish_reason"]) == (200, "abort")
+        assert events[-1]["usage"]["completion_tokens"] == len(events) - 2  # the event with the reason has no token
+        assert other.info()["n_running"] == 0
+        assert other.info()["counters"]["finished"]["abort"] == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "fields", "found"),
+    [
+        pytest.param("sglang", "/generate", ("meta_info", "cached_tokens"), 639, id="sglang"),
+        pytest.param(
+            "trtllm", "/v1/completions", ("usage", "prompt_tokens_details", "cached_tokens"), 608, id="trtllm: 19 blocks of 32"
+        ),
+    ],
+)
+def test_cached_tokens_are_told_where_the_engine_tells_them(engine: str, path: str, fields: tuple, found: int) -> None:
+    with EmbeddedServer(EmbeddedOptions(engine=engine, time_scale=1000)) as server, Peer(server) as peer:
+        ids = list(range(100, 740))
+        asked: dict = {"model": server.facts["model"], "prompt": ids, "max_tokens": 2, "ignore_eos": True}
+        if engine == "sglang":
+            asked = {"input_ids": ids, "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}
+        said = []
+        for _ in range(2):
+            answer = json.loads(peer.ask("POST", path, asked)[2])
+            for name in fields:
+                answer = answer[name]
+            said.append(answer)
+    assert said == [0, found]

@@ -67,13 +67,18 @@ class Ask:
     detokenize: bool = True
 
 
+Aborted = Literal["all"] | tuple[str, ...]  # request ids
+
+
 class Stream(Protocol):
     """The answer to one request, token by token, as bytes for the wire (chunked framing included)."""
+
+    cached: int  # prompt tokens found in a cache; known with the first token
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         """What is written when `k` tokens came together, the last of them output token `n` (from 1).
 
-        `finish` is the reason if it is the last of all.
+        `finish` is the reason if it is the last of all; with `k` 0 the answer ends without a further token.
         """
         ...
 
@@ -108,8 +113,12 @@ class ServerDialect(Protocol):
         """The encoder of a streamed answer."""
         ...
 
-    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
-        """The body of an answer in one piece."""
+    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str, cached: int = 0) -> bytes:
+        """The body of an answer in one piece; `cached` prompt tokens were found in a cache."""
+        ...
+
+    def aborted(self, path: str, body: bytes) -> Aborted | None:
+        """Which requests a POST to this path aborts; None if that is no such path."""
         ...
 
     def check_room(self, context: Context, ask: Ask) -> None:

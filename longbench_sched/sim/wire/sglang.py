@@ -23,6 +23,7 @@ from longbench_sched.sim.wire.base import (
     SPEECH_JSON,
     SPEECH_TEXT,
     TEXT,
+    Aborted,
     Answer,
     Ask,
     Context,
@@ -84,6 +85,7 @@ class _CompletionStream:
     ask: Ask
     head: bytes
     id: bytes
+    cached: int = 0
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
@@ -123,6 +125,7 @@ class _ChatStream:
 
     ask: Ask
     id: bytes
+    cached: int = 0
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
@@ -158,23 +161,26 @@ class _GenerateStream:
     ask: Ask
     id: str
     text: str = ""
+    cached: int = 0
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
         last = n - 1 if n == ask.stop_at else n
         self.text += "".join(SPEECH_TEXT[(ask.start + i) % N_SPEECH] for i in range(n - k, last))
-        event = frame(b"data: " + orjson.dumps(_native(ask, self.id, self.text, n, finish)) + b"\n\n")
+        event = frame(b"data: " + orjson.dumps(_native(ask, self.id, self.text, n, finish, self.cached)) + b"\n\n")
         return event if finish is None else event + frame(DONE) + LAST_CHUNK
 
 
-def _native(ask: Ask, request_id: str, text: str, n: int, finish: str | None) -> dict[str, object]:
+def _native(ask: Ask, request_id: str, text: str, n: int, finish: str | None, cached: int) -> dict[str, object]:
     reason: dict[str, object] | None = None
     if finish == "length":
         reason = {"type": "length", "length": n}
     elif finish == "stop":
         reason = {"type": "stop", "matched": tokens.EOS}
+    elif finish == "abort":
+        reason = {"type": "abort", "message": "Aborted by AbortReq.", "status_code": None, "err_type": None}
     meta: dict[str, object] = {"id": request_id, "finish_reason": reason, "prompt_tokens": ask.isl, "weight_version": "default"}
-    meta |= {"num_retractions": 0, "reasoning_tokens": 0, "completion_tokens": n, "cached_tokens": 0, "dp_rank": None}
+    meta |= {"num_retractions": 0, "reasoning_tokens": 0, "completion_tokens": n, "cached_tokens": cached, "dp_rank": None}
     return {"text": text, "output_ids": ids_until(ask, n), "meta_info": meta}
 
 
@@ -253,10 +259,17 @@ class SglangDialect:
             return _ChatStream(ask, opening)
         return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
 
-    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
+    def aborted(self, path: str, body: bytes) -> Aborted | None:
+        """By its id, or all of them."""
+        if path != "/abort_request":
+            return None
+        asked = load(body or b"{}", _invalid)
+        return "all" if asked.get("abort_all") is True else (str(asked.get("rid", "")),)
+
+    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str, cached: int = 0) -> bytes:
         """An answer in one piece."""
         if ask.route == "generate":
-            return orjson.dumps(_native(ask, request_id or "", text_until(ask, n), n, finish))
+            return orjson.dumps(_native(ask, request_id or "", text_until(ask, n), n, finish, cached))
         matched = tokens.EOS if finish == "stop" else None
         choice: dict[str, Any]
         if ask.route == "chat":

@@ -20,6 +20,7 @@ from longbench_sched.sim.wire.base import (
     LAST_CHUNK,
     WHOLE_JSON,
     WHOLE_TEXT,
+    Aborted,
     Answer,
     Ask,
     Context,
@@ -79,11 +80,12 @@ def error(message: str, kind: str = "BadRequestError", status: int = 400) -> Ans
     return Answer.json({"object": "error", "message": message, "type": kind, "param": None, "code": status}, status)
 
 
-def _usage(isl: int, n: int) -> bytes:
-    return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":0}}' % (
+def _usage(isl: int, n: int, cached: int) -> bytes:
+    return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}' % (
         isl,
         isl + n,
         n,
+        cached,
     )
 
 
@@ -94,6 +96,7 @@ class _CompletionStream:
     ask: Ask
     head: bytes
     id: bytes
+    cached: int = 0
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
@@ -106,13 +109,13 @@ class _CompletionStream:
                 text,
                 ids,
                 b'"%b"' % finish.encode() if finish else b"null",
-                _usage(ask.isl, n) if ask.continuous_usage else b"null",
+                _usage(ask.isl, n, self.cached) if ask.continuous_usage else b"null",
             )
         )
         if finish is None:
             return event
         if ask.include_usage:
-            event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n)))
+            event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n, self.cached)))
         return event + frame(DONE) + LAST_CHUNK
 
 
@@ -122,11 +125,12 @@ class _ChatStream:
 
     ask: Ask
     id: bytes
+    cached: int = 0
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
         text = spoken(ask, n, k, WHOLE_JSON)
-        usage = b',"usage":%b' % _usage(ask.isl, n) if ask.continuous_usage else b""
+        usage = b',"usage":%b' % _usage(ask.isl, n, self.cached) if ask.continuous_usage else b""
         out = frame(b'%b"choices":[{"index":0,"delta":{"role":"assistant"}}]} \n\n' % self.id) if n == k else b""
         out += frame(
             b'%b"choices":[{"index":0,"delta":{"content":"%b","reasoning_content":""},"avg_decoded_tokens_per_iter":1.0}]%b}\n\n'
@@ -139,7 +143,7 @@ class _ChatStream:
             % (self.id, finish.encode(), usage)
         )
         if ask.include_usage:
-            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n)))
+            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n, self.cached)))
         return out + frame(DONE) + LAST_CHUNK
 
 
@@ -229,7 +233,11 @@ class TrtllmDialect:
             return _ChatStream(ask, opening)
         return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
 
-    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
+    def aborted(self, path: str, body: bytes) -> Aborted | None:
+        """There is no such route: a client that leaves aborts."""
+        return None
+
+    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str, cached: int = 0) -> bytes:
         """An answer in one piece."""
         choice: dict[str, Any] = {"index": 0}
         if ask.route == "chat":
@@ -245,7 +253,7 @@ class TrtllmDialect:
         choice |= {"logprobs": None, "finish_reason": finish, "stop_reason": None, "avg_decoded_tokens_per_iter": 1.0}
         prefix, kind = ("chatcmpl", "chat.completion") if ask.route == "chat" else ("cmpl", "text_completion")
         answer = {"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model, "choices": [choice]}
-        return orjson.dumps(answer | {"usage": orjson.Fragment(_usage(ask.isl, n))})
+        return orjson.dumps(answer | {"usage": orjson.Fragment(_usage(ask.isl, n, cached))})
 
     def get(self, context: Context, path: str, query: Mapping[str, str]) -> Answer | None:
         """Health, version, models without a context length; iteration records only if they were asked for at the start."""

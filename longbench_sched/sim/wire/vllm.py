@@ -21,6 +21,7 @@ from longbench_sched.sim.wire.base import (
     LAST_CHUNK,
     SPEECH_JSON,
     TEXT,
+    Aborted,
     Answer,
     Ask,
     Context,
@@ -67,6 +68,7 @@ class _CompletionStream:
     ask: Ask
     head: bytes
     id: bytes
+    cached: int = 0
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
@@ -105,6 +107,7 @@ class _ChatStream:
 
     ask: Ask
     id: bytes
+    cached: int = 0
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
@@ -233,8 +236,15 @@ class VllmDialect:
             return _ChatStream(ask, opening)
         return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
 
-    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str) -> bytes:
-        """An answer in one piece."""
+    def aborted(self, path: str, body: bytes) -> Aborted | None:
+        """As in dev mode: without ids, everything."""
+        if path != "/abort_requests":
+            return None
+        ids = load(body or b"{}", _invalid).get("request_ids")
+        return tuple(str(one) for one in ids) if isinstance(ids, list) else "all"
+
+    def whole(self, ask: Ask, request_id: str | None, created: int, n: int, finish: str, cached: int = 0) -> bytes:
+        """An answer in one piece. Cached tokens are not told: that takes a flag."""
         ids = ids_until(ask, n) if ask.return_ids else None
         prompt_ids = list(ask.prompt) if ask.prompt is not None and ask.return_ids else None
         choice: dict[str, Any]
