@@ -145,6 +145,23 @@ _SGLANG = {
 }
 
 
+# No route of TensorRT-LLM tells these; the embedded engine announces the flags that it plays it with.
+_TRTLLM = {
+    "max_model_len": "max_seq_len",
+    "token_budget": "max_num_tokens",
+    "chunked_prefill": "enable_chunked_prefill",
+    "max_num_seqs": "max_batch_size",
+    "block_size": "tokens_per_block",
+    "prefix_caching": "enable_block_reuse",
+}
+
+
+def read_announcement(info: Mapping[str, Any]) -> Facts:
+    """Settings that the embedded engine announces and the engine it plays would not tell."""
+    options = info.get("options")
+    return _pick(options, _TRTLLM) if isinstance(options, dict) and "max_num_tokens" in options else {}
+
+
 def _vllm_facts(config: Mapping[str, Any]) -> Facts:
     facts: Facts = {"engine": "vllm"}
     for section, keys in (

@@ -76,7 +76,7 @@ def probe(target: Target, options: ProbeOptions = ProbeOptions()) -> Preflight:
         found = _read_facts(session, card)
     is_simulated = info.get("simulated") is True
     if is_simulated:
-        found |= {"simulated": True, "time_scale": _time_scale(info)}
+        found = facts.read_announcement(info) | found | {"simulated": True, "time_scale": _time_scale(info)}
     return Preflight(
         model=card.id,
         models=tuple(known.id for known in cards),

@@ -176,6 +176,20 @@ def test_the_embedded_engine_announces_itself() -> None:
     assert (found.facts["simulated"], found.facts["time_scale"]) == (True, 6.0)
 
 
+def test_settings_that_only_the_embedded_engine_tells_are_facts_and_give_way_to_what_the_engine_says() -> None:
+    """TensorRT-LLM has no route for its settings: that its chunked prefill was switched on would show nowhere."""
+    options = {"max_num_tokens": 8192, "enable_chunked_prefill": True, "max_batch_size": 2048, "max_seq_len": 32768}
+    info = {"simulated": True, "time_scale": 6, "options": options}
+    table = {
+        "GET /v1/models": models("m", owned_by="tensorrt_llm", max_model_len=16384),
+        "GET /longbench/info": json_answer(info),
+    }
+    with ScriptedServer(answers(table)) as server:
+        found = probe(make_target(server.url, "trtllm"))
+    known = {name: found.facts.get(name) for name in ("token_budget", "chunked_prefill", "max_num_seqs", "max_model_len")}
+    assert known == {"token_budget": 8192, "chunked_prefill": True, "max_num_seqs": 2048, "max_model_len": 16384}
+
+
 @pytest.mark.parametrize("scale", [0, -1, "6", None, 1e9], ids=str)
 def test_a_clock_that_cannot_be_is_not_believed(scale: object) -> None:
     info = {"simulated": True, "time_scale": scale}
