@@ -113,7 +113,7 @@ def length_texts(summary: Summary) -> list[str]:
         length = _length_text(plan[name], asked)
         if name == "isl" and (plan.get("extra") or {}).get("isl_source") == "estimate":
             length = f"{length.removesuffix(' exact')} by estimate"
-        texts.append(f"{name.upper()} {length}" + (f", {words.format(f'{came:.6g}')}" if differs else ""))
+        texts.append(f"{name.upper()} {length}" + (f", {words.format(f'{came:.1f}'.removesuffix('.0'))}" if differs else ""))
     return texts
 
 

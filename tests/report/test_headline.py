@@ -62,6 +62,13 @@ class TestLengths:
         texts = plain(headline.length_texts(handmade.make_summary(facts=facts)))
         assert texts == "ISL 30000 exact, the server counted 30023 / OSL 500 exact, 31.5 came"
 
+    @pytest.mark.parametrize(
+        ("counted", "words"), [(1_048_577.0, "1048577"), (625.3125, "625.3")], ids=["a million", "a mean of few"]
+    )
+    def test_what_the_server_counted_is_written_out(self, counted: float, words: str) -> None:
+        facts = {"isl": {"asked": {"mean": 300.0}, "server": {"mean": counted}}}
+        assert f"the server counted {words} /" in plain(headline.length_texts(handmade.make_summary(facts=facts)))
+
 
 class TestLoop:
     """C-14: closed loop, open loop and burst are separate, and named."""
