@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from longbench_sched.cli import draft_flags
+
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 EXAMPLES = """
 Examples:
@@ -29,6 +31,9 @@ def serve(
     ] = "prediction",
     time_scale: Annotated[float, typer.Option(help="Engine seconds per wall second: 6 makes a run six times as short.")] = 1.0,
     served_model_name: Annotated[str | None, typer.Option(help="Name under which the model is served, if not --model.")] = None,
+    draft_model: draft_flags.DraftModel = None,
+    draft_window: draft_flags.DraftWindow = None,
+    acceptance_rate: draft_flags.AcceptanceRate = None,
     fault: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,6 +72,7 @@ def serve(
             time_scale=time_scale,
             served_model=served_model_name,
             options=read_flags(engine, context.args),
+            wish=draft_flags.read_wish(draft_model, draft_window, acceptance_rate),
             is_child=is_child,
             faults=tuple(read_fault(text) for text in fault or []),
             fault_seed=fault_seed,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from longbench_sched.cli import load_flags
+from longbench_sched.cli import draft_flags, load_flags
 
 ENGINE = "Which engine"
 RESULT = "What becomes of the result"
@@ -52,6 +52,9 @@ def simulate(
     model: Annotated[
         str, typer.Option("--model", help="Model whose shape prices a step: a name, or a config.json.", rich_help_panel=ENGINE)
     ] = "Qwen2.5-Coder-7B-Instruct",
+    draft_model: draft_flags.DraftModel = None,
+    draft_window: draft_flags.DraftWindow = None,
+    acceptance_rate: draft_flags.AcceptanceRate = None,
     calibration: Annotated[
         str | None,
         typer.Option("--calibration", help="Fitted parameters: a file of `calibrate`, or a known set.", rich_help_panel=ENGINE),
@@ -123,6 +126,7 @@ def simulate(
         flags=tuple(context.args),
         calibration=None if calibration is None else read_calibration(calibration),
         read_model=read_model,
+        wish=draft_flags.read_wish(draft_model, draft_window, acceptance_rate),
     )
     if trace is not None and sweep:
         raise UsageError("--trace is of one run. Leave out --sweep, or trace the one cell that matters.")

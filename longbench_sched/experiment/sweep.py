@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from longbench_sched.quantity import count
 from longbench_sched.sim.calibration import Calibration
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.models import Model, find_model
+from longbench_sched.sim.speculation import Wish
 from longbench_sched.store.parquet import write_run
 from longbench_sched.workload.overrides import Overrides
 from longbench_sched.workload.shape import Workload
@@ -56,6 +57,7 @@ class Base:
     flags: tuple[str, ...]  # the engine's own
     calibration: Calibration | None = None
     read_model: Callable[[str], Model] = find_model
+    wish: Wish = field(default_factory=Wish)  # of a drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def _cell(base: Base, knobs: Mapping[str, str]) -> Cell:
     engine, gpu, model = (place.get(name, default) for name, default in _defaults(base))
     shape = base.read_model(model)
     options = read_flags(engine, [*base.flags, *flags])
-    setting = Setting(engine, gpu, _name(model, shape), options, base.calibration, shape, knobs)
+    setting = Setting(engine, gpu, _name(model, shape), options, base.calibration, shape, base.wish, knobs)
     make_engine(setting)
     return Cell(load_workload(base.workload, replace(base.overrides, **load)), seed, setting)
 

@@ -22,10 +22,12 @@ from longbench_sched.record import StreamRecord
 from longbench_sched.run import ClientHealth, RecordColumns, Run, RunMeta, plan_facts
 from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
 from longbench_sched.sim.cost import Calibration
-from longbench_sched.sim.engine import PLAYED, Engine, EngineOptions, build_engine
+from longbench_sched.sim.drafting import build_speculating
+from longbench_sched.sim.engine import PLAYED, Engine, EngineOptions
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.server import DIALECTS
+from longbench_sched.sim.speculation import Wish
 from longbench_sched.sim.transport import SimEnded, SimTransport, StepObserver
 from longbench_sched.sim.wire.base import Context, ServerDialect
 from longbench_sched.steps import StepFacts
@@ -47,6 +49,7 @@ class Setting:
     options: EngineOptions
     calibration: Calibration | None = None  # None: what is known of this engine without a fit
     shape: Model | None = None  # of a model that is not in the table
+    wish: Wish = field(default_factory=Wish)  # of a drafter, what no flag of an engine says
     cell: Mapping[str, str] = field(default_factory=dict)  # what tells this run from its neighbours in a sweep
 
 
@@ -86,7 +89,7 @@ def simulate(
 
     `observer` sees every step; `trace` is the name of the file in which its notes will lie.
     """
-    engine = make_engine(setting)
+    engine = make_engine(setting, plan.seed)
     check_context(plan, engine)
     execution = _Execution(plan, engine, observer, on_progress)
     began_s = time.process_time()
@@ -98,10 +101,10 @@ def simulate(
     return Simulated(Run(meta, execution.columns.table()), engine.counters.n_steps, time.process_time() - began_s)
 
 
-def make_engine(setting: Setting) -> Engine:
-    """The engine of a setting, idle. Raises UsageError."""
-    model = setting.shape or find_model(setting.model)
-    return build_engine(setting.engine, find_gpu(setting.gpu), model, setting.options, setting.calibration)
+def make_engine(setting: Setting, seed: int = 0) -> Engine:
+    """The engine of a setting, idle; the seed decides which drafts hold. Raises UsageError."""
+    model, gpu = setting.shape or find_model(setting.model), find_gpu(setting.gpu)
+    return build_speculating(setting.engine, gpu, model, setting.options, setting.calibration, wish=setting.wish, seed=seed)
 
 
 def step_facts(meta: RunMeta) -> StepFacts:
@@ -255,6 +258,15 @@ def engine_facts(engine: Engine, served_model: str) -> dict[str, object]:
         "options": asdict(engine.options),
         "calibration": asdict(engine.cost.calibration),
     }
+    speculator = engine.cost.speculator
+    if speculator is not None:
+        made_of["speculator"] = {
+            "method": speculator.method,
+            "n_drafts": speculator.n_drafts,
+            "verify_tokens": speculator.verify_tokens,
+            "source": speculator.source,
+            "is_claimed_maximum": speculator.is_claimed_maximum,
+        }
     return found | {"simulated": True} | made_of
 
 

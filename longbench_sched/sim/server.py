@@ -29,12 +29,14 @@ from longbench_sched.errors import UsageError
 from longbench_sched.sim import http1
 from longbench_sched.sim.alarm import Alarm
 from longbench_sched.sim.cost import Calibration
-from longbench_sched.sim.engine import OPTIONS, PLAYED, Engine, EngineOptions, build_engine
+from longbench_sched.sim.drafting import build_speculating
+from longbench_sched.sim.engine import OPTIONS, PLAYED, Engine, EngineOptions
 from longbench_sched.sim.faults import Fault, FaultPlan, FaultyWire, Wire
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.lateness import Lateness
 from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.naming import Names
+from longbench_sched.sim.speculation import Wish
 from longbench_sched.sim.state import Sequence
 from longbench_sched.sim.wire.base import (
     EVENTS,
@@ -78,6 +80,7 @@ class ServerOptions:
     options: EngineOptions | None = None  # the engine's own flags
     calibration: Calibration = field(default_factory=Calibration)
     shape: Model | None = None  # of a model that is not in the table
+    wish: Wish = field(default_factory=Wish)  # of a drafter, what no flag of an engine says
     is_child: bool = False  # ends when its standard input does
     faults: tuple[Fault, ...] = ()  # what it does wrong on purpose
     fault_seed: int = 0
@@ -454,7 +457,9 @@ def serve(options: ServerOptions, announce: Callable[[str], None] | None = None)
     Raises UsageError for an engine, model, GPU or port that cannot be had.
     """
     model = options.shape or find_model(options.model)
-    engine = build_engine(options.engine, find_gpu(options.gpu), model, options.engine_options, options.calibration)
+    engine = build_speculating(
+        options.engine, find_gpu(options.gpu), model, options.engine_options, options.calibration, wish=options.wish
+    )
     if not 0 < options.time_scale <= 1000:
         raise UsageError(
             f"time scale {options.time_scale:g} is out of range: give 1 for real time, 6 for a clock six times as fast."

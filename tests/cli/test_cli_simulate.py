@@ -170,3 +170,14 @@ def test_a_trace_may_not_look_like_a_run(workload: str, tmp_path: Path, capsys: 
     assert "must not look like one" in capsys.readouterr().err
     assert main(["simulate", workload, "--trace", "steps.parquet", "--sweep", "isl=10,20"]) == 2
     assert "--trace is of one run" in capsys.readouterr().err
+
+
+def test_speculation_is_simulated_with_several_tokens_a_chunk(workload: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    flags = ["--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}', "--acceptance-rate", "1"]
+    arguments = ["--osl", "9", "--output-dir", str(tmp_path / "r"), "--export", str(out), *flags]
+    assert main(["simulate", workload, *arguments]) == 0
+    run = json.loads(out.read_text())["runs"][0]
+    assert run["meta"]["engine_facts"]["speculator"]["method"] == "eagle3"
+    # 9 tokens: one with the prompt, then four and four.
+    assert run["facts"]["packing"]["mean"] == 3.0

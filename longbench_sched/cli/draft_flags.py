@@ -1,0 +1,33 @@
+"""Flags on the drafter of a simulated engine: the engine's own flags turn speculation on, these say how well it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from longbench_sched.sim.speculation import Wish
+
+DRAFT = "Speculation (turned on by the engine's own flags)"
+
+DraftModel = Annotated[
+    str | None, typer.Option("--draft-model", help="The model that drafts: a name, or a config.json.", rich_help_panel=DRAFT)
+]
+DraftWindow = Annotated[
+    int | None,
+    typer.Option("--draft-window", help="Tokens of history that the drafter sees, 2048. Default: all.", rich_help_panel=DRAFT),
+]
+AcceptanceRate = Annotated[
+    float | None,
+    typer.Option("--acceptance-rate", help="How often a draft is right, 0 to 1. Default: the method's.", rich_help_panel=DRAFT),
+]
+
+
+def read_wish(draft_model: str | None, draft_window: int | None, acceptance_rate: float | None) -> Wish:
+    """What is asked of the drafter. Raises UsageError."""
+    from longbench_sched.cli.model_flag import read_model
+    from longbench_sched.sim.speculation import Wish
+
+    model = None if draft_model is None else read_model(draft_model)
+    return Wish(draft_model=model, draft_window=draft_window, alpha=acceptance_rate)

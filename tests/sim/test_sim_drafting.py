@@ -1,0 +1,98 @@
+"""Speculation inside an engine: method by flags, tokens by steps, memory, determinism."""
+
+from __future__ import annotations
+
+import pytest
+
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.drafting import build_speculating, speculator_of
+from longbench_sched.sim.engine import Engine, build_engine
+from longbench_sched.sim.flags import read_flags
+from longbench_sched.sim.hardware import GPUS
+from longbench_sched.sim.models import MODELS
+from longbench_sched.sim.speculation import Wish
+
+H200, LLAMA, SMALL = GPUS["H200"], MODELS["Llama-3.1-8B"], MODELS["Qwen3-8B"]
+EAGLE3 = ("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}')
+
+
+def engine(name: str, *flags: str, wish: Wish | None = None, seed: int = 0) -> Engine:
+    return build_speculating(name, H200, LLAMA, read_flags(name, flags), wish=wish, seed=seed)
+
+
+def drive(one: Engine, osl: int = 60) -> list[int]:
+    """One request to its end; the tokens of each step that gave any."""
+    one.submit(500, osl, 0.0)
+    now_s, given = 0.0, []
+    while (seconds := one.begin(now_s)) is not None:
+        now_s += seconds
+        given += [sequence.yielded_now for sequence in one.end(now_s)]
+    return given
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "method", "tokens"),
+    [
+        pytest.param("vllm", EAGLE3, "eagle3", 4, id="vllm: a chain of three and the token itself"),
+        pytest.param("vllm", ("--num-speculative-tokens", "5"), "ngram", 6, id="vllm: n-gram by default"),
+        pytest.param(
+            "vllm",
+            ("--speculative-config", '{"method": "eagle", "num_speculative_tokens": 3}'),
+            "eagle",
+            4,
+            id="vllm: no trees",
+        ),
+        pytest.param("sglang", ("--speculative-algorithm", "EAGLE"), "eagle2", 4, id="sglang 0.5: top 1, a chain"),
+        pytest.param("sglang-0.4", ("--speculative-algorithm", "EAGLE"), "eagle2", 64, id="sglang 0.4: a tree of 64"),
+        pytest.param("trtllm", ("--num-speculative-tokens", "3"), "ngram", 4, id="trtllm without a draft model"),
+    ],
+)
+def test_flags_choose_the_method_and_what_is_verified(name: str, flags: tuple[str, ...], method: str, tokens: int) -> None:
+    speculator = engine(name, *flags).cost.speculator
+    assert speculator is not None
+    assert (speculator.method, speculator.verify_tokens) == (method, tokens)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm", "vllm-v0", "orca"])
+def test_without_speculation_it_is_the_plain_engine(name: str) -> None:
+    one = engine(name)
+    assert one.cost.speculator is None
+    assert one.accepted is None
+    assert one.state.kv.total == build_engine(name, H200, LLAMA, read_flags(name, ())).state.kv.total
+
+
+@pytest.mark.parametrize(
+    ("alpha", "steps"),
+    [
+        pytest.param(1.0, [1] + [4] * 14 + [3], id="all hold: 60 = 1 + 14 x 4 + 3"),
+        pytest.param(0.0, [1] * 60, id="none holds"),
+    ],
+)
+def test_sp1_a_step_gives_one_token_and_the_drafts_that_hold(alpha: float, steps: list[int]) -> None:
+    assert drive(engine("vllm", *EAGLE3, wish=Wish(alpha=alpha))) == steps
+
+
+def test_which_drafts_hold_follows_from_the_seed() -> None:
+    first, again, other = (drive(engine("vllm", *EAGLE3, seed=seed), 200) for seed in (1, 1, 2))
+    assert first == again != other
+    assert sum(first) == 200
+    assert set(first) <= {1, 2, 3, 4}
+
+
+def test_a_drafter_leaves_less_memory_for_the_cache() -> None:
+    """EAGLE-3 adds a layer's cache to the target's 32: at least 1 / 33 of the tokens are gone, and its weights on top."""
+    plain = build_engine("vllm", H200, LLAMA, read_flags("vllm", ()))
+    drafting, lookup = engine("vllm", *EAGLE3), engine("vllm", "--num-speculative-tokens", "3")
+    assert lookup.state.kv.total == plain.state.kv.total
+    share = drafting.state.kv.total / plain.state.kv.total
+    assert 0.9 < share < 32 / 33
+    assert drafting.gpu is H200
+
+
+def test_a_draft_model_must_be_named() -> None:
+    flags = ("--speculative-config", '{"method": "draft_model", "num_speculative_tokens": 3}')
+    with pytest.raises(UsageError, match="draft model"):
+        engine("vllm", *flags)
+    named = speculator_of(engine("vllm", *flags, wish=Wish(draft_model=SMALL)).options, LLAMA, Wish(draft_model=SMALL))
+    assert named is not None
+    assert named.method == "draft-model"
