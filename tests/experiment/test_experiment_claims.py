@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from longbench_sched.experiment.claims import FINDINGS, Answered, Grid, answer_c
 from longbench_sched.experiment.claims_benchmark import ARRIVALS, Figures, Row, benchmark_rows, sensitivity
 from longbench_sched.experiment.claims_scheduling import counted_waste, wasted_share
 from longbench_sched.experiment.tables import TABLES
+from longbench_sched.quantity import significant
 from longbench_sched.report.claims import build_claims_page, render_grids, render_json, render_lines
 from longbench_sched.report.markdown import escape
 from longbench_sched.report.markdown import render as render_markdown
@@ -323,3 +325,45 @@ def test_a_larger_chunk_lengthens_the_gap_of_vllm_and_leaves_sglangs_where_it_is
     assert vllm == sorted(vllm)
     assert vllm[-1] > 10 * vllm[0]
     assert max(sglang) / min(sglang) < 1.05
+
+
+# -- the documents
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def documented_rows(name: str, columns: int) -> dict[str, list[str]]:
+    """Rows of the Markdown tables of a document with so many columns, by their first cell."""
+    lines = [line.strip("|").split("|") for line in (DOCS / name).read_text().splitlines() if line.startswith("|")]
+    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines if len(cells) == columns}
+
+
+def test_the_document_on_speculation_shows_what_the_command_prints() -> None:
+    documented = documented_rows("speculation.md", 6)
+    for method, k, *speeds in TABLES["speculation"]().rows:
+        name = next(cell for cell in documented if cell.split(" (")[0] == f"{method}, {k}")
+        assert documented[name] == [significant(speed) for speed in speeds]
+
+
+def test_the_document_on_fidelity_shows_what_the_fits_gave(c11: dict) -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (DOCS / "fidelity.md").read_text().splitlines()
+        if line.startswith("|") and line.count("|") == 8
+    ][2:]
+    names = ("sglang_32k", "vllm", "sglang_8k", "chunked", "vllm_own")
+    for name, (ttft, rate) in zip(names, zip(rows[::2], rows[1::2], strict=True), strict=True):
+        row, predicted, after = c11[name]
+        assert float(ttft[3].removesuffix(" s")) == pytest.approx(predicted.ttft_mean_s, abs=0.05)
+        assert float(ttft[4].removesuffix(" s")) == pytest.approx(after.ttft_mean_s, abs=0.05)
+        assert float(rate[3].replace(",", "")) == pytest.approx(predicted.total_tok_s, abs=55)
+        assert float(rate[4].replace(",", "")) == pytest.approx(after.total_tok_s, abs=55)
+        for parameter in row.parameters:
+            assert f"`{parameter.name}`" in ttft[6]
+
+
+def test_the_document_on_fidelity_shows_the_pipelines_as_simulated() -> None:
+    documented = documented_rows("fidelity.md", 5)
+    found = [row[4] for claim_id in ("C13", "C14") for row in answered(claim_id).answer.grids[0].rows]
+    shown = [float(cells[1].removesuffix(" s")) for name, cells in documented.items() if "TP" in name or "dynamic" in name]
+    assert shown == pytest.approx([found[0], found[2], found[3], found[6]], abs=0.05)
