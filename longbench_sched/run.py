@@ -16,6 +16,8 @@ from longbench_sched.record import StreamRecord
 
 SCHEMA_VERSION = 1
 
+SEND_TIMES = "send times"  # in RunMeta.origin["unknown"]: each request's instants are on a clock of its own
+
 NONE = -(2**63)  # stands for null in integer columns in memory; null in Parquet
 
 INT_COLUMNS = (
@@ -149,7 +151,14 @@ class RunMeta:
     slo: Mapping[str, float] = field(default_factory=dict)  # seconds, by metric name
     # Its place among other runs: {"id", "target", "cell", "params", "block", "place", "gpus", ...}; {} for a run by itself.
     experiment: Mapping[str, Any] = field(default_factory=dict)
+    # Of a run that another tool made: its name, the file, what that does not say, what it printed. Empty for our own.
+    origin: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def has_common_clock(self) -> bool:
+        """Whether instants of different requests can be compared: always, but for what some tools write."""
+        return SEND_TIMES not in self.origin.get("unknown", ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from longbench_sched.cli import (
     claims,
     compare,
     headline,
+    imports,
     output,
     power,
     report,
@@ -58,6 +59,7 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("report", epilog=report.EXAMPLES)(report.report)
+app.command("import", epilog=imports.EXAMPLES)(imports.import_results)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.add_typer(baseline.app, name="baseline", epilog=baseline.EXAMPLES)

@@ -71,6 +71,23 @@ def write_exports(
         export.write(_renderers()[export.format](page))
 
 
+def report_as(tool: str, names: Sequence[str], folder: str, exports: Sequence[str]) -> int:
+    """Print or write stored runs under another tool's definitions. Raises StoreError, UsageError."""
+    from longbench_sched.cli.exports import FORMATS, open_exports
+    from longbench_sched.errors import EXIT_OK
+    from longbench_sched.metrics.conventions import convert
+    from longbench_sched.metrics.summary import summarize
+    from longbench_sched.report.foreign import build_foreign
+    from longbench_sched.store.catalogue import find_run, read_stored
+
+    forms = {suffix: form for suffix, form in FORMATS.items() if form in ("markdown", "text", "html")}
+    with open_exports(exports, forms) as opened:
+        runs = [read_stored(find_run(name, Path(folder)), with_lateness=False) for name in names]
+        converted = [convert(run, tool) for run in runs]
+        say_page(build_foreign([summarize(run) for run in runs], converted), opened)
+    return EXIT_OK
+
+
 def write_charts(summaries: Sequence[Summary], exports: Sequence[Export], form: str) -> None:
     """Draw the charts beside each exported Markdown, and show them at its end. Raises StoreError, UsageError."""
     from longbench_sched.report import markdown

@@ -17,6 +17,8 @@ Examples:
 
   longbench-sched report latest --export out.md --charts svg
 
+  longbench-sched report latest --as vllm
+
   longbench-sched report latest --timeline steps.svg --from 10s --to 14s
 """
 
@@ -31,6 +33,10 @@ def report(
     ] = None,
     charts: Annotated[
         str | None, typer.Option("--charts", help="svg or png: draw the charts beside each Markdown file as well.")
+    ] = None,
+    as_tool: Annotated[
+        str | None,
+        typer.Option("--as", help="Under another tool's definitions: vllm, sglang, guidellm, aiperf (md, txt, html)."),
     ] = None,
     results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by id.")] = "results",
     goodput: Annotated[
@@ -55,6 +61,8 @@ def report(
 
     if charts is not None:
         check_charts(charts, export or [])
+    if as_tool is not None:
+        return pages.report_as(as_tool, runs, results, export or [])
     view = traces.read_view(from_text, to_text)
     if timeline is None and (from_text or to_text):
         raise UsageError("--from and --to say which part is drawn. Give --timeline FILE.svg as well.")

@@ -478,7 +478,7 @@ def _few_requests(summary: Summary) -> Seen | None:
 
 
 def _no_steady_window(summary: Summary) -> Seen | None:
-    if summary.steady is not None or not summary.outcomes.ok:
+    if summary.steady is not None or not summary.outcomes.ok or not summary.meta.has_common_clock:
         return None
     return (
         "No part of the run had 90 % of its peak in flight for a tenth of its time (and 2 requests due inside).",

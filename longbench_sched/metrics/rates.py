@@ -164,8 +164,9 @@ def completion_rate(scene: Scene) -> Figure:
     """(successes - 1) / (last end - first end): the pace of completions, without the time the pipeline takes to fill."""
     rows = scene.rows & scene.columns.ok & (scene.columns.last_ns != NONE)
     ends = scene.columns.last_ns[rows]
-    if scene.span is not None:
-        ends = ends[scene.span.holds(ends)]
+    if scene.span is None:
+        return Figure(None, len(ends))
+    ends = ends[scene.span.holds(ends)]
     over_s = float(ends.max() - ends.min()) * scene.columns.scale_s if len(ends) > 1 else 0.0
     return Figure((len(ends) - 1) / over_s, len(ends), over_s) if over_s > 0 else Figure(None, len(ends))
 

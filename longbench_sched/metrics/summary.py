@@ -28,6 +28,15 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 ADJUSTED_SHARES = (0.5, 0.9, 0.99)
 
 
+# What compares instants of different requests.
+_WITHOUT_CLOCK: dict[str, object] = {
+    "interval": "not known: the times of different requests cannot be compared",
+    "in_flight": {"planned": None, "peak": 0, "whole": {}, "steady": {}},
+    "littles_law": None,
+    "stalls": None,
+}
+
+
 def summarize(run: Run, slo: Slo | None = None, *, with_curves: bool = False) -> Summary:
     """Turn a run into numbers. Without `slo`, goodput is judged by the limits stored with the run, if any.
 
@@ -36,7 +45,7 @@ def summarize(run: Run, slo: Slo | None = None, *, with_curves: bool = False) ->
     columns = Columns.of(run)
     limits = slo if slo is not None else Slo(**{f"{name}_s": limit for name, limit in run.meta.slo.items()})
     meta = replace(run.meta, slo=limits.limits())  # a reader must see the limits that were applied
-    whole_span = window.whole(columns)
+    whole_span = window.whole(columns) if meta.has_common_clock else None
     steady_span = _steady_span(meta, columns, whole_span)
     sections = _Sections(meta, columns, limits)
     everything = columns.measured
@@ -46,6 +55,8 @@ def summarize(run: Run, slo: Slo | None = None, *, with_curves: bool = False) ->
         steady = sections.build("steady", steady_span, everything, window.due_inside(columns, steady_span))
     facts = collect_facts(meta, columns, whole_span, steady_span) | check.check_run(meta, columns)
     facts["stalls"] = find_stalls(columns, whole.stats["icg"].p50, meta.measured_from_ns)
+    if not meta.has_common_clock:
+        facts |= _WITHOUT_CLOCK
     bare = Summary(
         meta=meta,
         outcomes=count_outcomes(meta, columns),
@@ -72,6 +83,8 @@ def _curves(summary: Summary, columns: Columns, slo: Slo) -> Curves:
     around_s = (section.from_s + section.to_s) / 2
     if inside:
         around_s = max(inside, key=lambda stall: float(stall["size_s"]))["from_s"]
+    if not summary.meta.has_common_clock:
+        return replace(trace_curves(columns, slo, due, 0, 0.0, 0.0), trails={}, bars=())
     limit_s = stall_limit_s(summary.whole.stats["icg"].p50)
     return trace_curves(columns, slo, due, summary.meta.measured_from_ns, around_s, limit_s)
 

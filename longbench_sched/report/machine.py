@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1  # of this JSON; fields may be added within a version, never 
 
 _META_FIELDS = (
     "run_id", "started_at", "workload", "seed", "digest", "plan", "target", "engine_facts", "host", "versions", "clock",
-    "time_scale", "simulated", "complete", "interrupted", "slo", "preflight",
+    "time_scale", "simulated", "complete", "interrupted", "slo", "preflight", "origin",
 )  # fmt: skip
 
 

@@ -1,0 +1,143 @@
+"""Files that other tools' own clients wrote: read, and found to say what those tools printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longbench_sched.errors import StoreError
+from longbench_sched.metrics.conventions import convert
+from longbench_sched.metrics.summary import summarize
+from longbench_sched.run import NONE, Run
+from longbench_sched.store.foreign import read_foreign
+from longbench_sched.store.parquet import read_run, write_run
+
+FILES = Path(__file__).parent / "foreign"
+VLLM, SGLANG = FILES / "vllm_bench_serve.json", FILES / "sglang_bench_serving.jsonl"
+
+
+def run_of(path: Path) -> Run:
+    (run,) = read_foreign(path)
+    return run
+
+
+def document(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def altered(path: Path, folder: Path, **changes: Any) -> Path:
+    """A copy of a file with some keys changed, or left out where None."""
+    fields = {key: value for key, value in (document(path) | changes).items() if value is not None or key not in changes}
+    copy = folder / path.name
+    copy.write_text(json.dumps(fields))
+    return copy
+
+
+def test_a_vllm_result_gives_the_figures_that_vllm_printed() -> None:
+    run, printed = run_of(VLLM), document(VLLM)
+    figures = {figure.name: figure for figure in convert(run, "vllm").figures}
+    for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl")):
+        found = figures[name]
+        assert (found.mean, found.p50, found.p99) == (
+            pytest.approx(printed[f"mean_{key}_ms"] / 1e3, abs=1e-8),
+            pytest.approx(printed[f"median_{key}_ms"] / 1e3, abs=1e-8),
+            pytest.approx(printed[f"p99_{key}_ms"] / 1e3, abs=1e-8),
+        )
+    assert figures["E2EL"].mean == pytest.approx(sum(printed["latencies"]) / 8, abs=1e-8)
+
+
+def test_an_sglang_result_gives_the_figures_that_sglang_printed() -> None:
+    run, printed = run_of(SGLANG), document(SGLANG)
+    figures = {figure.name: figure for figure in convert(Run(run.meta, run.table), "vllm").figures}  # raw stamps: tokens here
+    for name, key in (("TTFT", "ttft"), ("ITL", "itl")):
+        assert figures[name].mean == pytest.approx(printed[f"mean_{key}_ms"] / 1e3, abs=1e-8)
+        assert figures[name].p99 == pytest.approx(printed[f"p99_{key}_ms"] / 1e3, abs=1e-8)
+
+
+@pytest.mark.parametrize("path", [VLLM, SGLANG], ids=["vllm", "sglang"])
+def test_what_a_file_does_not_say_is_null(path: Path) -> None:
+    run = run_of(path)
+    assert run.table.n == 8
+    for name in ("due_ns", "slot_ns", "body_sent_ns", "header_ns", "first_byte_ns", "cached_tokens", "http_status"):
+        assert set(run.table.ints[name]) == {NONE}, name
+    assert set(run.table.texts["output_token_source"]) == {None}
+    stats = summarize(run).whole.stats
+    assert all(stats[name].n == 0 for name in ("ttft_due", "queue_wait", "lateness", "upload", "first_byte"))
+    assert stats["ttft"].n == stats["tpot"].n == 8
+    assert run.meta.marks == ("imported",)
+    assert run.meta.origin["tool"] == path.stem.split("_")[0]
+    assert run.meta.origin["printed"]["completed"] == 8
+
+
+def test_without_send_times_nothing_is_said_that_needs_a_common_clock() -> None:
+    summary = summarize(run_of(SGLANG), with_curves=True)
+    rates = summary.whole.rates
+    for name in ("output_throughput", "input_throughput", "total_throughput", "request_rate", "goodput", "completion_rate"):
+        assert rates[name].value is None, name
+    assert summary.steady is None
+    assert summary.facts["littles_law"] is None
+    assert summary.facts["stalls"] is None
+    assert "NO-STEADY-WINDOW" not in {advice.id for advice in summary.advice}
+    assert summary.curves is not None
+    assert (summary.curves.trails, summary.curves.bars) == ({}, ())
+    assert summary.curves.ecdfs["ttft"].n == 8
+    assert summarize(run_of(VLLM)).whole.rates["output_throughput"].value is not None
+
+
+def test_an_imported_run_is_stored_and_read_like_any_other(tmp_path: Path) -> None:
+    run = run_of(SGLANG)
+    write_run(run, tmp_path / "run.parquet")
+    back = read_run(tmp_path / "run.parquet")
+    assert back.meta.origin == run.meta.origin
+    assert not back.meta.has_common_clock
+    assert summarize(back).whole.stats == summarize(run).whole.stats
+
+
+def test_tokens_of_a_chunk_are_known_only_where_each_holds_one(tmp_path: Path) -> None:
+    packed = altered(VLLM, tmp_path, output_lens=[40] * 8)
+    assert set(run_of(packed).table.lists["chunk_tokens"]) == {-1}
+    spread = altered(SGLANG, tmp_path, output_lens=[22] * 8)
+    run = run_of(spread)
+    first, second = run.table.offsets[0], run.table.offsets[0] + 1
+    n_stamps = run.table.offsets[1] - run.table.offsets[0]
+    assert run.table.lists["chunk_tokens"][first] == 22 - n_stamps + 1
+    assert run.table.lists["chunk_tokens"][second] == 1
+
+
+def test_failures_are_failures(tmp_path: Path) -> None:
+    errors = ["Traceback\nConnectionError: reset"] + [""] * 7
+    run = run_of(altered(VLLM, tmp_path, errors=errors, output_lens=[0] + [20] * 7, ttfts=[0.0] + [0.1] * 7))
+    outcomes = summarize(run).outcomes
+    assert (outcomes.ok, outcomes.failed) == (7, 1)
+    assert outcomes.reasons[0].reason == "unknown"
+    assert outcomes.reasons[0].sample_detail is not None
+    assert "reset" in outcomes.reasons[0].sample_detail
+
+
+def test_a_file_of_several_runs_gives_each(tmp_path: Path) -> None:
+    several = tmp_path / "two.jsonl"
+    several.write_text(SGLANG.read_text().strip() + "\n" + SGLANG.read_text())
+    assert [run.meta.origin["file"] for run in read_foreign(several)] == ["two.jsonl:1", "two.jsonl:2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "no tool that is known"),
+        ("not json", "neither JSON nor JSONL"),
+        ("[1]", "neither JSON nor JSONL"),
+        ('{"start_times": [], "ttfts": []}', "--save-detailed"),
+        ('{"total_output_tokens_retokenized": 1}', "--output-details"),
+        ('{"start_times": [1], "ttfts": [1], "itls": [], "input_lens": [1], "output_lens": [1]}', "differ in length"),
+    ],
+)
+def test_other_files_are_refused_with_what_to_do(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(StoreError, match=message):
+        read_foreign(path)
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_foreign(tmp_path / "gone.json")
