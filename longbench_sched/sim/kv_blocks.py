@@ -101,6 +101,9 @@ class KvBlocks:
         self.give(sequence.blocks)
         sequence.blocks = 0
 
+    def forget_idle(self) -> None:
+        """Find nothing any more that nobody holds (`/reset_prefix_cache`, `/flush_cache`)."""
+
     # -- trying out
 
     def follow(self, plan: StepPlan | None) -> None:

@@ -139,7 +139,8 @@ class RadixCache(KvBlocks):
     def _insert(self, sequence: Sequence) -> None:
         """Move a sequence's own tokens into the tree, and lock the path to its end instead of the old one."""
         size = self.block_tokens
-        length = sequence.computed - sequence.computed % size
+        known = min(sequence.computed, sequence.length - 1)  # accepted drafts may reach beyond the end of the output
+        length = known - known % size
         content = first(sequence.content_so_far(), length)
         n, node = self._walk(content)
         if n < length:

@@ -16,8 +16,12 @@ from longbench_sched.sim.engine import Engine, sglang_state, trtllm_state, vllm_
 from longbench_sched.sim.hardware import GPUS
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.models import MODELS
+from longbench_sched.sim.policy.orca import OrcaOptions
+from longbench_sched.sim.policy.sarathi import SarathiOptions
 from longbench_sched.sim.policy.sglang import Sglang, SglangOptions
+from longbench_sched.sim.policy.static import StaticOptions
 from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
+from longbench_sched.sim.policy.vllm_v0 import VllmV0Options
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.prefix_cache import PrefixCache
 from longbench_sched.sim.radix_cache import RadixCache
@@ -72,8 +76,8 @@ def vllm(kv_tokens: int = 1 << 20, **flags) -> Engine:
     return Engine("vllm", H200, QWEN, options, QWEN.context, VllmV1(options), state, StepCost(H200, QWEN))
 
 
-def sglang(kv_tokens: int = 1 << 20, **flags) -> Engine:
-    options = SglangOptions(**flags).resolved(H200, QWEN.context)
+def sglang(kv_tokens: int = 1 << 20, kind=SglangOptions, **flags) -> Engine:
+    options = kind(**flags).resolved(H200, QWEN.context)
     state = sglang_state(options, kv_tokens // options.page_size)
     return Engine("sglang", H200, QWEN, options, QWEN.context, Sglang(options), state, StepCost(H200, QWEN))
 
@@ -103,14 +107,28 @@ def limits_of(engine: Engine) -> Limits:
             def tokens(plan: StepPlan) -> int:
                 """SG-3: a decode step is bounded by the places, a prefill batch by the chunk, or it is one oversized prompt."""
                 if not plan.chunks:
-                    return places
+                    return places * (options.speculative_num_draft_tokens or 1)
                 if chunk > 0:
                     return max(chunk, len(plan.decodes))
                 return plan.n_tokens if len(plan.chunks) == 1 else options.max_prefill_tokens
 
             return Limits(tokens, places)
         case TrtllmOptions():
-            return Limits(lambda plan: options.max_num_tokens, options.max_batch_size)
+            # Stated exception: what a paused request had generated may make it longer than a step; it then runs alone.
+            def most(plan: StepPlan) -> int:
+                is_outgrown = (
+                    len(plan.chunks) == 1 and plan.chunks[0].sequence.generated > 0 and not options.enable_chunked_prefill
+                )
+                return max(options.max_num_tokens, plan.n_tokens if is_outgrown else 0)
+
+            return Limits(most, options.max_batch_size)
+        case VllmV0Options():
+            k = options.num_speculative_tokens
+            return Limits(lambda plan: options.max_num_batched_tokens + k * options.max_num_seqs, options.max_num_seqs)
+        case StaticOptions() | OrcaOptions():  # no budget of tokens
+            return Limits(lambda plan: plan.n_tokens, options.max_num_seqs)
+        case SarathiOptions():
+            return Limits(lambda plan: options.token_budget, options.max_num_seqs)
 
 
 def drive(
@@ -146,6 +164,12 @@ def drive(
             now_s = pending[0].at_s
             continue
         assert duration_s > 0, "G7: time stands still"
+        if plan.is_empty:  # a batch is being formed
+            assert plan.wait_s == duration_s
+            assert not state.running
+            now_s += duration_s
+            assert engine.end(now_s) == []
+            continue
         _check_plan(plan, state, limits, next_start, story)
         if each_step is not None:
             each_step(plan, state)

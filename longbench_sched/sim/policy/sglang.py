@@ -458,7 +458,7 @@ class Sglang:
         n = extend
         if batch.chunk_left is not None and extend > batch.chunk_left:
             n = batch.chunk_left
-            if n <= 0:
+            if n <= 0 or batch.chunked is not None:
                 return False
         self._enlist(batch.plan, sequence, 0)
         batch.add(sequence, 0, n, min(sequence.max_new, CLIP_MAX_NEW_TOKENS) if n == extend else 0)
