@@ -12,12 +12,13 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from longbench_sched.errors import LongbenchError, UsageError
+from longbench_sched.errors import ClientLimitError, LongbenchError, UsageError
 from longbench_sched.experiment.virtual_run import Origin, Setting, make_engine, plan_virtual, simulate
 from longbench_sched.metrics.stat import Summary
 from longbench_sched.metrics.summary import summarize
@@ -170,11 +171,22 @@ def _finished(jobs: Sequence[_Job], n_workers: int) -> Iterator[Iterator[Done]]:
     if n_workers <= 1:
         yield (_run_cell(*job) for job in jobs)
         return
+    others = set(multiprocessing.active_children())
     # Not forked: the parent has threads of its own.
     pool = ProcessPoolExecutor(n_workers, multiprocessing.get_context("spawn"), _leave_signals)
     try:
         futures: list[Future[Done]] = [pool.submit(_run_cell, *job) for job in jobs]
         yield (future.result() for future in as_completed(futures))
+    except BrokenProcessPool:
+        raise ClientLimitError(
+            "a worker process was killed, perhaps for lack of memory. What was finished is stored. "
+            "Give fewer --workers, or shorter runs."
+        ) from None
+    except BaseException:
+        # Ctrl-C: the cells under way would take as long as they take, and files appear whole or not at all.
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 

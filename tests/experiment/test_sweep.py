@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from longbench_sched.errors import TargetError, UsageError
+from longbench_sched.errors import ClientLimitError, TargetError, UsageError
 from longbench_sched.experiment.sweep import Axis, Base, Cell, Done, make_cells, read_axis, run_cells
 from longbench_sched.experiment.virtual_run import Origin
 from longbench_sched.store.parquet import read_run
@@ -117,3 +118,25 @@ def test_a_cell_that_is_impossible_costs_no_other(base: Base, tmp_path: Path) ->
     assert bad.summary is None
     assert isinstance(bad.failure, TargetError)
     assert str(bad.failure).startswith("isl=40k: the simulated sglang accepts 32768 tokens")
+
+
+def test_an_interrupt_ends_the_workers_at_once(base: Base, tmp_path: Path) -> None:
+    cells = make_cells(base, [Axis("seed", ("1", "2", "3", "4"))])
+
+    def interrupt(done: Done) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(cells, places(cells, tmp_path), 2, interrupt)
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_is_killed_is_an_error_with_a_remedy(base: Base, tmp_path: Path) -> None:
+    cells = make_cells(base, [Axis("seed", tuple(map(str, range(40)))), Axis("num_prompts", ("400",))])
+
+    def kill(done: Done) -> None:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+
+    with pytest.raises(ClientLimitError, match="worker process was killed"):
+        run_cells(cells, places(cells, tmp_path), 2, kill)
