@@ -567,8 +567,8 @@ class Sglang:
                 plan.blocks.append((victim, RELEASE))
         finally:
             kv.undo()
-        kept = set(staying)
-        going = [sequence for sequence in batch if sequence in kept]
+        going = staying  # from now on in this order
+        plan.order = [*going, *(one for one in state.running if one is note.chunked)]
         generated = sum(sequence.generated for sequence in going)
         max_new = sum(sequence.max_new for sequence in going) + profile.ratio_bias
         ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(going)) / max(max_new, 1))
