@@ -23,6 +23,7 @@ DEFAULTS = {
     "max_model_len": 8192,
     "num_blocks": 1024,
     "async_scheduling": False,
+    "release": "0.32.0",
 }
 RENAMED = {"policy": "scheduling_policy"}
 

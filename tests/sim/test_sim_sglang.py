@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from checked_engine import Arrival, drive, sglang
 
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.content import prompt_content
 from longbench_sched.sim.hardware import GPUS
-from longbench_sched.sim.policy.sglang import SglangOptions
+from longbench_sched.sim.policy.sglang import Sglang042Options, SglangOptions
 
 P, D = "prefill", "decode"
 
@@ -88,6 +90,55 @@ def test_a_request_that_ignores_eos_is_reserved_in_full() -> None:
     assert honest.plans[1] == [(0, 1, 4, D)]
     hopeful = drive(sglang(20), [Arrival(0, 4, 10, to_length=False), arrivals[1]])
     assert hopeful.plans[1] == [(1, 4, 0, P)]
+
+
+@pytest.mark.parametrize(("gpu", "chunk"), [("A100", 8192), ("H200", 8192), ("B200", 8192)])
+def test_in_0_4_two_sizes_are_enough(gpu: str, chunk: int) -> None:
+    options = Sglang042Options().resolved(GPUS[gpu], 32_768)
+    assert (options.chunked_prefill_size, options.schedule_policy, options.mem_fraction_static) == (chunk, "lpm", 0.88)
+
+
+def test_in_0_4_eagle_turns_chunks_tree_and_overlap_off() -> None:
+    options = Sglang042Options(speculative_algorithm="EAGLE").resolved(GPUS["H200"], 32_768)
+    assert (options.chunked_prefill_size, options.disable_radix_cache, options.disable_overlap_schedule) == (-1, True, True)
+    steps = options.speculative_num_steps, options.speculative_eagle_topk, options.speculative_num_draft_tokens
+    assert steps == (5, 8, 64)
+
+
+@pytest.mark.parametrize("flags", [{"chunked_prefill_size": 2048}, {"enable_mixed_chunk": True}], ids=str)
+def test_in_0_4_eagle_with_chunks_is_refused_and_says_why(flags: dict) -> None:
+    with pytest.raises(UsageError, match="turns chunked prefill, radix cache and overlap off"):
+        Sglang042Options(speculative_algorithm="EAGLE", **flags).resolved(GPUS["H200"], 32_768)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"schedule_policy": "dfs"}, "Known: fcfs, lpm, lof"),
+        ({"enable_mixed_chunk": True, "chunked_prefill_size": -1}, "needs chunked prefill"),
+        ({"chunked_prefill_size": 100, "page_size": 64}, "multiple of --page-size"),
+    ],
+    ids=str,
+)
+def test_flags_that_make_no_sense_are_refused(flags: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        SglangOptions(**flags).resolved(GPUS["H200"], 32_768)
+
+
+def test_a_long_queue_is_served_first_come_first_served_even_under_lpm() -> None:
+    """128 requests are ordered by what they find, 129 are not."""
+    for n, expected in ((128, 127), (129, 0)):
+        engine = sglang(schedule_policy="lpm", chunked_prefill_size=64, max_running_requests=1)
+        first = engine.submit(100, 1, 0.0, content=prompt_content(0, 100, group=0, prefix_tokens=100))
+        now_s = 0.0
+        while first.finish is None:
+            now_s += engine.begin(now_s)
+            engine.end(now_s)
+        for _ in range(1, n):
+            engine.submit(50, 1, now_s)
+        last = engine.submit(120, 1, now_s, content=prompt_content(n, 120, group=0, prefix_tokens=100))
+        engine.begin(now_s)
+        assert (engine.step.chunks[0].sequence is last) == (expected != 0), n
 
 
 @pytest.mark.parametrize(("gpu", "chunk"), [("A100", 8192), ("H200", 8192), ("B200", 16384), ("MI300X", 16384)])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from checked_engine import Arrival, drive, trtllm
+
+from longbench_sched.errors import UsageError
 
 P, D = "prefill", "decode"
 
@@ -41,3 +44,49 @@ def test_t6_a_prompt_longer_than_a_step_is_refused_not_cut() -> None:
     assert "enable_chunked_prefill" in reason
     assert trtllm().policy.refusal(8192, 10) is None
     assert trtllm(enable_chunked_prefill=True).policy.refusal(30_000, 10) is None
+
+
+def test_equal_progress_gives_one_block_each_in_turn() -> None:
+    """200 tokens: 0 and 1 get three blocks each and the rest, 8 tokens, is less than a block."""
+    engine = trtllm(max_num_tokens=200, enable_chunked_prefill=True, context_chunking_policy="EQUAL_PROGRESS")
+    story = drive(engine, [Arrival(0, 150, 1), Arrival(0, 150, 1)])
+    assert story.plans == [[(0, 96, 0, P), (1, 96, 0, P)], [(0, 54, 96, P), (1, 54, 96, P)]]
+
+
+def test_first_come_first_served_gives_the_first_all_it_can_take() -> None:
+    story = drive(trtllm(max_num_tokens=200, enable_chunked_prefill=True), [Arrival(0, 150, 1), Arrival(0, 150, 1)])
+    assert story.plans == [[(0, 150, 0, P), (1, 32, 0, P)], [(1, 118, 32, P)]]
+
+
+def test_by_utilization_the_one_started_last_is_paused_and_comes_back_first() -> None:
+    """4 blocks of 32: 0 and 1 hold two each when 0 needs a third; 1 goes back with the 6 tokens that it had, before 2."""
+    engine = trtllm(128, capacity_scheduler_policy="MAX_UTILIZATION", enable_block_reuse=False)
+    story = drive(engine, [Arrival(0, 59, 10), Arrival(0, 40, 10), Arrival(0, 20, 1)])
+    assert story.preempted == [1]
+    assert story.plans[6] == [(0, 1, 64, D)]
+    assert story.plans[10] == [(1, 46, 0, P), (2, 20, 0, P)]
+
+
+def test_t2_no_evict_would_have_kept_1_waiting() -> None:
+    story = drive(trtllm(128, enable_block_reuse=False), [Arrival(0, 59, 10), Arrival(0, 40, 10)])
+    assert story.plans[0] == [(0, 59, 0, P)]
+    assert story.plans[10] == [(1, 40, 0, P)]
+
+
+def test_a_static_batch_is_not_joined() -> None:
+    engine = trtllm(capacity_scheduler_policy="STATIC_BATCH", max_batch_size=2)
+    story = drive(engine, [Arrival(0, 40, 3), Arrival(0, 40, 1), Arrival(0, 40, 1)])
+    assert [sorted({line[0] for line in plan}) for plan in story.plans] == [[0, 1], [0], [0], [2]]
+
+
+def test_a_prompt_waits_for_the_block_that_another_is_computing() -> None:
+    """Both begin with the same 64 tokens: 1 sits out the step in which 0 computes them and then has 36 to do; 2 passes."""
+    work = [Arrival(0, 100, 2, group=0, prefix=64), Arrival(0, 100, 2, group=0, prefix=64), Arrival(0, 40, 2)]
+    story = drive(trtllm(), work)
+    assert story.plans[0] == [(0, 100, 0, P), (2, 40, 0, P)]
+    assert story.plans[1] == [(1, 36, 64, P), (0, 1, 100, D), (2, 1, 40, D)]
+
+
+def test_policies_that_it_does_not_have_are_refused() -> None:
+    with pytest.raises(UsageError, match="Known: GUARANTEED_NO_EVICT"):
+        trtllm(capacity_scheduler_policy="BEST_EFFORT")

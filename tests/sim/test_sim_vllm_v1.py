@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from checked_engine import Arrival, drive, vllm
 
+from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import GPUS
 from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
 
@@ -71,6 +72,73 @@ def test_no_more_run_than_max_num_seqs() -> None:
     story = drive(vllm(max_num_batched_tokens=64, max_num_seqs=2), [Arrival(0, 4, 2)] * 3)
     assert story.plans[0] == [(0, 4, 0, P), (1, 4, 0, P)]
     assert story.plans[2] == [(2, 4, 0, P)]
+
+
+def test_an_interval_counts_steps_from_the_last_prefill() -> None:
+    """0.33.0: 0 is prefilled in the first step, so 1 and 2, which come after it, wait for the fourth, with 0 decoding."""
+    work = [Arrival(0, 10, 6), Arrival(0.0001, 4, 1)]
+    story = drive(vllm(prefill_schedule_interval=3, max_num_batched_tokens=32), work)
+    assert [line[0] for line in story.plans[1]] == [0]
+    assert [line[0] for line in story.plans[2]] == [0]
+    assert story.plans[3] == [(1, 4, 0, P), (0, 1, 12, D)]
+
+
+def test_an_interval_counts_steps_of_the_wave_in_0_32() -> None:
+    """There step 3 is the next multiple as well, but a prompt that comes in step 2 waits only until then."""
+    work = [Arrival(0, 10, 8), Arrival(0.0001, 4, 3), Arrival(0.02, 4, 1)]
+    story = drive(vllm(prefill_schedule_interval=3, max_num_batched_tokens=32, release="0.32.0"), work)
+    assert all(i % 3 == 0 for i, plan in enumerate(story.plans) if any(line[3] == P for line in plan))
+
+
+@pytest.mark.parametrize(
+    ("flags", "threshold"),
+    [
+        ({"max_num_partial_prefills": 4}, 5242),
+        ({"max_num_partial_prefills": 4, "long_prefill_token_threshold": 2048}, 2048),
+        ({"max_num_partial_prefills": 4, "max_model_len": 128_000}, 5120),
+        ({"max_num_partial_prefills": 1}, 0),
+        ({}, 0),
+    ],
+    ids=str,
+)
+def test_c10_four_percent_of_the_context_only_with_several_partial_prefills(flags: dict, threshold: int) -> None:
+    options = VllmV1Options(release="0.10.0", **flags).resolved(GPUS["H100"], 131_072)
+    assert options.long_prefill_token_threshold == threshold
+
+
+def test_c10_the_rule_and_its_knob_are_gone() -> None:
+    with pytest.raises(UsageError, match=r"does not exist in vLLM 0.33.0"):
+        VllmV1Options(max_num_partial_prefills=4).resolved(GPUS["H100"], 131_072)
+    assert VllmV1Options().resolved(GPUS["H100"], 131_072).max_num_batched_tokens == 8192
+
+
+@pytest.mark.parametrize(
+    ("gpu", "flags", "tokens", "seqs"),
+    [
+        ("H100", {"is_offline": True}, 16_384, 1024),
+        ("A100", {"is_offline": True}, 8192, 256),
+        ("B200", {"is_offline": True}, 16_384, 1024),
+        ("H100", {"performance_mode": "throughput"}, 16_384, 2048),
+        ("H100", {"max_num_seqs": 4, "max_model_len": 1024}, 4096, 4),
+    ],
+    ids=str,
+)
+def test_defaults_go_by_entry_point_and_mode_too(gpu: str, flags: dict, tokens: int, seqs: int) -> None:
+    options = VllmV1Options(**flags).resolved(GPUS[gpu], 131_072)
+    assert (options.max_num_batched_tokens, options.max_num_seqs) == (tokens, seqs)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"enable_chunked_prefill": False, "max_num_batched_tokens": 2048}, "could never run"),
+        ({"speculative_method": "wizard", "num_speculative_tokens": 2}, "wizard"),
+        ({"release": "0.1.0"}, "Known: 0.33.0"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(flags: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        VllmV1Options(**flags).resolved(GPUS["H200"], 32_768)
 
 
 @pytest.mark.parametrize(

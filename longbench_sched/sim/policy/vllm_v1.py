@@ -15,6 +15,7 @@ groups, pipeline stages.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,6 +28,24 @@ SpeculativeMethod = Literal["ngram", "medusa", "eagle", "eagle3", "mtp", "draft_
 
 _WITH_HIDDEN_STATES = ("eagle", "eagle3", "mtp")
 _SPECULATIVE = ("ngram", "medusa", *_WITH_HIDDEN_STATES, "draft_model")
+
+
+@dataclass(frozen=True, slots=True)
+class VllmProfile:
+    """What differs between releases."""
+
+    # `prefill_schedule_interval`: steps are counted from the last prefill; else from the start of a wave, and it is only asked
+    # for by a data-parallel engine core.
+    counts_from_prefill: bool
+    has_partial_prefills: bool = False  # `max_num_partial_prefills`, and the 4 % rule that came with it
+
+
+PROFILES: Mapping[str, VllmProfile] = {
+    "0.33.0": VllmProfile(counts_from_prefill=True),
+    "0.32.0": VllmProfile(counts_from_prefill=False),
+    "0.10.0": VllmProfile(counts_from_prefill=False, has_partial_prefills=True),  # and its neighbours, 0.8 to 0.2x
+}
+PARTIAL_PREFILL_SHARE = 0.04  # of the context: the threshold where prompts may be prefilled side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,8 @@ class VllmV1Options:
     speculative_method: str = "ngram"
     num_speculative_tokens: int = 0  # 0: no speculation
     is_offline: bool = False  # the class LLM instead of the API server: a larger budget
+    release: str = "0.33.0"
+    max_num_partial_prefills: int = 1  # in releases that have it
 
     def resolved(self, gpu: Gpu, model_context: int) -> VllmV1Options:
         """The same with every default decided.
@@ -66,6 +87,7 @@ class VllmV1Options:
             raise UsageError(
                 f"speculative method {self.speculative_method!r} is not known here. Known: {', '.join(_SPECULATIVE)}."
             )
+        threshold = self._threshold(self.max_model_len or model_context)
         is_big = gpu.memory_gib >= 70 and not gpu.name.startswith("A100")
         if gpu.memory_gib >= 160:
             budget = 16384
@@ -92,7 +114,29 @@ class VllmV1Options:
             max_num_seqs=min(places, budget),
             max_model_len=context,
             max_num_scheduled_tokens=self.max_num_scheduled_tokens or budget,
+            long_prefill_token_threshold=threshold,
         )
+
+    @property
+    def profile(self) -> VllmProfile:
+        """The release."""
+        return PROFILES[self.release]
+
+    def _threshold(self, context: int) -> int:
+        """4 % of the context where prompts may be prefilled side by side and no threshold is given; else what is given.
+
+        With one partial prefill at a time, the default, the rule never held (claim C10), and in 0.33.0 it is gone.
+        """
+        if self.release not in PROFILES:
+            raise UsageError(f"--release {self.release!r} of vLLM is not known here. Known: {', '.join(PROFILES)}.")
+        if self.max_num_partial_prefills > 1:
+            if not self.profile.has_partial_prefills:
+                raise UsageError(
+                    f"--max-num-partial-prefills does not exist in vLLM {self.release}: it has been removed.\n"
+                    "  Leave it out, or give --release 0.10.0."
+                )
+            return self.long_prefill_token_threshold or int(PARTIAL_PREFILL_SHARE * context)
+        return self.long_prefill_token_threshold
 
     @property
     def lookahead_tokens(self) -> int:
@@ -117,6 +161,7 @@ class VllmNote:
 
     could_not_drain: bool = False  # requests were left waiting when prefill was last let through
     passed_over: frozenset[Sequence] = frozenset()  # waiting, but not counted as left
+    n_since_prefill: int = 0  # steps since and with the last one that prefilled; 0: none has
 
 
 @dataclass(slots=True)
@@ -167,7 +212,7 @@ class VllmV1:
             cap = max(cap, tokens // n_requests)
         is_deferring = (
             options.prefill_schedule_interval > 1
-            and state.n_planned % options.prefill_schedule_interval != 0
+            and self._is_held_back(state, note)
             and not note.could_not_drain
             and any(not sequence.is_partial for sequence in state.running)
         )
@@ -178,13 +223,25 @@ class VllmV1:
                 self._admit(state, plan, ledger, budget, cap, is_deferring)
         finally:
             ledger.close()
+        if options.prefill_schedule_interval > 1:
+            assert isinstance(plan.note, VllmNote)
+            since = 1 if plan.chunks else note.n_since_prefill + (note.n_since_prefill > 0)
+            plan.note = replace(plan.note, n_since_prefill=since)
         plan.is_steady = (
             not (plan.chunks or plan.verifies or plan.preempted)
             and len(plan.decodes) == len(state.running)
             and options.num_speculative_tokens == 0
-            and (not state.waiting or (options.prefill_schedule_interval == 1 and not note.passed_over and not plan.admitted))
+            and options.prefill_schedule_interval == 1
+            and not (state.waiting and (note.passed_over or plan.admitted))
         )
         return plan
+
+    def _is_held_back(self, state: SchedulerState, note: VllmNote) -> bool:
+        """Whether this step is not one in which prompts may be computed."""
+        interval = self.options.prefill_schedule_interval
+        if self.options.profile.counts_from_prefill:
+            return 0 < note.n_since_prefill < interval
+        return state.n_planned % interval != 0
 
     def _serve_running(
         self, state: SchedulerState, plan: StepPlan, ledger: Ledger, budget: _Budget, cap: int, is_deferring: bool
@@ -337,7 +394,7 @@ class VllmV1:
         left = len(state.waiting) - len(plan.admitted)
         could_not = left > len(over)
         if could_not != note.could_not_drain or over is not note.passed_over:
-            plan.note = VllmNote(could_not, over)
+            plan.note = replace(note, could_not_drain=could_not, passed_over=over)
 
 
 def _cut(found: Found, n_blocks: int) -> Found:
