@@ -62,7 +62,9 @@ def test_without_a_command_the_help_is_shown_and_the_usage_is_wrong(capsys: pyte
     assert "Error" not in printed.err
 
 
-@pytest.mark.parametrize("name", ["run", "show", "report", "workloads", "serve", "simulate", "headline"])
+@pytest.mark.parametrize(
+    "name", ["compare", "check", "baseline", "power", "run", "show", "report", "workloads", "serve", "simulate", "headline"]
+)
 def test_the_help_of_every_command_begins_with_the_question_it_answers_and_ends_with_examples(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,6 +310,7 @@ def documented_commands() -> list[str]:
     """Every command line of ours in the README, the documents and the examples of the help."""
     texts = [path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]]
     texts += [module.EXAMPLES for module in (front_door.run, front_door.show, front_door.report, front_door.workloads)]
+    texts += [module.EXAMPLES for module in (front_door.compare, front_door.check, front_door.baseline, front_door.power)]
     texts += [front_door.serve.EXAMPLES, front_door.simulate.EXAMPLES]
     found = set()
     for text in texts:
@@ -323,6 +326,9 @@ def documented_commands() -> list[str]:
 def test_a_documented_command_has_only_flags_that_exist(line: str) -> None:
     _, name, *words = spread_goodput(shlex.split(line))
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    while hasattr(command, "commands"):  # baseline save
+        name, *words = words
+        command = command.commands[name]
     if name in ("serve", "simulate"):  # the engine's own flags are what is left over
         context = command.make_context(name, words, resilient_parsing=True)
         read_flags(context.params["engine"], context.args)

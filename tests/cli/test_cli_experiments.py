@@ -183,6 +183,7 @@ def test_a11_a_cell_served_from_a_warm_cache_is_marked(
         )
     assert code == 0
     printed = capsys.readouterr().out
+    assert "2 runs of tiny together, " in printed
     assert "cache-assisted" in printed
     assert "Warning CACHE-ASSISTED: " in printed
 
