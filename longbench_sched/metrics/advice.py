@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longbench_sched import quantity
+from longbench_sched.metrics.degenerate import MAX_REPEATED
 from longbench_sched.metrics.stat import Advice, Section, Summary
 from longbench_sched.record import Reason
 
@@ -429,6 +430,22 @@ def _example(summary: Summary, stalls: Sequence[Mapping[str, Any]]) -> str:
     return f": {_time(stall['size_s'])} at {_time(stall['from_s'])}, when {name} {did}"
 
 
+def _degenerate(summary: Summary) -> Seen | None:
+    found = _fact(summary, "degenerate")
+    if not found.get("n_degenerate"):
+        return None
+    worst, drafts = found["worst"], summary.meta.engine_facts.get("speculative")
+    name = str(worst["request_id"]).removeprefix(f"{summary.meta.run_id}-")
+    flatters = f"Speculative decoding ({drafts}) is on, and" if drafts else "Where drafts are made or prefixes cached,"
+    return (
+        f"{found['n_degenerate']} of {found['n_judged']} answers only repeat themselves: {name} has {worst['n_distinct']} "
+        f"distinct tokens in {worst['n']}, and {_percent(worst['repeated_share'])} of its 4-grams occurred before (limit "
+        f"{_percent(MAX_REPEATED)}).",
+        f"The model fell into a loop, as on random prompts. {flatters} such text is far easier to guess than real answers.",
+        "Use prompts that make sense to the model (--prompts prose or a file), through its chat template (--api chat).",
+    )
+
+
 def _queueing(summary: Summary) -> Seen | None:
     section = _best(summary)
     ttft = section.stats["ttft"]
@@ -508,6 +525,7 @@ RULES: tuple[Rule, ...] = (
     Rule("PACKING", _packing),
     Rule("SHARED-READS", _shared_reads),
     Rule("SINGLE-CHUNK", _single_chunk),
+    Rule("DEGENERATE-OUTPUT", _degenerate, "degenerate-output"),
     Rule("ITL-PREFILL", _itl_prefill),
     Rule("QUEUEING", _queueing),
     Rule("BIMODAL", _bimodal),

@@ -6,6 +6,7 @@ defined is `<NA>` (nullable columns), never NaN or 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,13 +35,32 @@ def per_request(run: Run, slo: Slo | None = None) -> pd.DataFrame:
     data: dict[str, object] = {name: pd.array(list(columns.texts(name)), dtype="string") for name in TEXT_COLUMNS}
     for name in COUNT_COLUMNS:
         data[name] = _nullable_ints(columns.ints(name))
-    data["due_s"] = columns.seconds(columns.ints("due_ns") - run.meta.measured_from_ns)
+    due = columns.ints("due_ns")
+    data["due_s"] = _nullable_floats(Samples.one_a_row(columns.seconds(due - run.meta.measured_from_ns), due != NONE))
     data["n_chunks"] = columns.n_chunks
     for metric in DISTRIBUTIONS.values():
         if metric.scope == "request" and metric.name not in NOT_SHOWN:
             name = f"{metric.name}_s" if metric.unit == "s" else metric.name
             data[name] = _nullable_floats(metric.compute(columns, limits))
     return pd.DataFrame(data)
+
+
+def stacked(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The requests of several runs, one below the other, with `run_id` in front."""
+    import pandas as pd
+
+    parts = []
+    for run_id, frame in frames.items():
+        parts.append(frame.copy())
+        parts[-1].insert(0, "run_id", pd.Series([run_id] * len(frame), dtype="string"))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def from_rows(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
+    """Plain rows as a table, with nullable columns."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows)).convert_dtypes()
 
 
 def _nullable_ints(values: Ints) -> pd.api.extensions.ExtensionArray:

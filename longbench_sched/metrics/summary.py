@@ -14,6 +14,7 @@ from longbench_sched.metrics import advice, check, distribution, interval, windo
 from longbench_sched.metrics.columns import Columns, Mask, Samples, equals
 from longbench_sched.metrics.curves import Curves, stall_limit_s, trace_curves
 from longbench_sched.metrics.definitions import DISTRIBUTIONS, RATES, Definition, RateDefinition
+from longbench_sched.metrics.degenerate import find_degenerate
 from longbench_sched.metrics.distribution import Ordered
 from longbench_sched.metrics.facts import collect_facts
 from longbench_sched.metrics.rates import Scene
@@ -55,6 +56,7 @@ def summarize(run: Run, slo: Slo | None = None, *, with_curves: bool = False) ->
         steady = sections.build("steady", steady_span, everything, window.due_inside(columns, steady_span))
     facts = collect_facts(meta, columns, whole_span, steady_span) | check.check_run(meta, columns)
     facts["stalls"] = find_stalls(columns, whole.stats["icg"].p50, meta.measured_from_ns)
+    facts["degenerate"] = find_degenerate(columns)
     if not meta.has_common_clock:
         facts |= _WITHOUT_CLOCK
     bare = Summary(
