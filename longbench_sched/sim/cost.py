@@ -206,7 +206,7 @@ class StepCost:
     def bill(self, load: StepLoad) -> StepBill:
         """Price a load part by part."""
         tokens = load.prefill_tokens + load.decode_tokens + load.padding
-        if not tokens:
+        if not load.chunks and not load.n_decodes:  # padding alone is no step
             return StepBill(0.0, 0.0, 0.0, (), load, 0.0, self.gpu.bandwidth)
         calibration = self.calibration
         kernels: list[tuple[str, Kernel]] = [("linear", one) for one in self._linear(self._tiled(tokens))]

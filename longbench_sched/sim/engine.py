@@ -77,6 +77,7 @@ class Engine:
     step: StepPlan | None = None  # the one in progress
     accepted: Accepted | None = None  # how many drafts of a verification hold; None: none
     _ahead: StepPlan | None = None  # planned while the one in progress runs
+    _is_news: bool = False  # somebody came or was aborted since the last plan was made
 
     def submit(
         self,
@@ -104,6 +105,7 @@ class Engine:
             priority=priority,
         )
         self.counters.n_arrived += 1
+        self._is_news = True
         self.state.enqueue(sequence)
         return sequence
 
@@ -111,6 +113,7 @@ class Engine:
         """Drop a request that nobody waits for any more."""
         if sequence.finish is None:
             self.state.abort(sequence)
+            self._is_news = True
             self.counters.finished["abort"] += 1
 
     def begin(self, now_s: float) -> float | None:
@@ -165,6 +168,9 @@ class Engine:
         plan, cost, state = self.step, self.cost, self.state
         if plan is None or not plan.is_steady or plan.padding or not isinstance(cost, StepCost):
             return None
+        # Nobody has looked at them yet: the next plan may be another one.
+        if self._is_news:
+            return None
         if state.is_ahead and not (self._ahead is not None and self._ahead.is_steady and _is_same(self._ahead, plan)):
             return None
         sequences = [sequence for sequence in plan.decodes if sequence.finish is None]
@@ -208,6 +214,7 @@ class Engine:
         return None
 
     def _reserved(self, now_s: float) -> StepPlan:
+        self._is_news = False
         plan = self.policy.schedule(self.state, now_s)
         self.state.reserve(plan, now_s)
         return plan

@@ -46,10 +46,15 @@ def tokens_of(engine: Engine, work: list[Arrival], glides: bool) -> tuple[dict[i
     pending = sorted((round(one.at_s * 1e9), i) for i, one in enumerate(work))
     at_ns: dict[int, list[int]] = {}
     now_ns = n_glided = 0
+
+    def submit_until(until_ns: int) -> None:
+        while pending and pending[0][0] <= until_ns:
+            come_ns, i = pending.pop(0)
+            one = work[i]
+            engine.submit(one.isl, one.osl, come_ns / 1e9, stop_at=one.stop_at, priority=one.priority)
+
     while True:
-        while pending and pending[0][0] <= now_ns:
-            one = work[pending.pop(0)[1]]
-            engine.submit(one.isl, one.osl, now_ns / 1e9, stop_at=one.stop_at, priority=one.priority)
+        submit_until(now_ns)
         duration_s = engine.begin(now_ns / 1e9)
         if duration_s is None:
             if not pending:
@@ -57,6 +62,7 @@ def tokens_of(engine: Engine, work: list[Arrival], glides: bool) -> tuple[dict[i
             now_ns = pending[0][0]
             continue
         end_ns = now_ns + max(1, round(duration_s * 1e9))
+        submit_until(end_ns - 1)  # while the step runs
         glide = engine.glide(end_ns, pending[0][0] if pending else None) if glides else None
         if glide is not None:
             n_glided += len(glide.ends_ns)
