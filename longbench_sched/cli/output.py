@@ -12,24 +12,41 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from longbench_sched.errors import StoreError
+
 MAX_COLUMNS = 80
 
 
 def prepare_streams() -> None:
-    """Make both streams take any character, whatever the locale."""
+    """Make both streams take any character, whatever the locale, and stand in for one that the caller has closed.
+
+    A number below 3 that is free would go to the next file or socket opened, which a child would take for its own stdout.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  # as long as the process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
 def emit(text: str) -> None:
-    """Write a part of the result."""
-    _write(sys.stdout, text)
+    """Write a part of the result. Raises StoreError where it cannot be written (disk full)."""
+    try:
+        _write(sys.stdout, text)
+    except OSError as error:
+        _discard(sys.stdout)
+        raise StoreError(f"cannot write to stdout: {error.strerror}. What was measured is stored.") from None
 
 
 def say(text: str) -> None:
     """Write a line that is not the result: progress, where files went, a warning."""
-    _write(sys.stderr, text)
+    try:
+        _write(sys.stderr, text)
+    except OSError:  # there is nowhere left to say so
+        _discard(sys.stderr)
 
 
 def columns(stream: TextIO) -> int:

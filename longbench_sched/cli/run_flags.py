@@ -9,8 +9,8 @@ from typing import Any
 from longbench_sched.cli.engine_flags import one_of, read_timestamps
 from longbench_sched.cli.measure import Timing
 from longbench_sched.load.timeouts import Timeouts
-from longbench_sched.quantity import duration_s
 from longbench_sched.slo import Slo
+from longbench_sched.workload import strict
 from longbench_sched.workload.overrides import Overrides
 
 
@@ -35,10 +35,10 @@ def read_timing(given: Mapping[str, Any]) -> Timing:
     """How it is sent and timed. Raises UsageError."""
     total, ca_file = given["timeout_total"], given["ca_file"]
     timeouts = Timeouts(
-        connect_s=duration_s(given["timeout_connect"], "--timeout-connect"),
-        first_token_s=duration_s(given["timeout_first_token"], "--timeout-first-token"),
-        idle_s=duration_s(given["timeout_idle"], "--timeout-idle"),
-        total_s=None if total is None else duration_s(total, "--timeout-total"),
+        connect_s=strict.duration_s(given["timeout_connect"], "--timeout-connect"),
+        first_token_s=strict.duration_s(given["timeout_first_token"], "--timeout-first-token"),
+        idle_s=strict.duration_s(given["timeout_idle"], "--timeout-idle"),
+        total_s=None if total is None else strict.duration_s(total, "--timeout-total"),
     )
     return Timing(
         transport="http" if one_of(given["transport"], ("wire", "http"), "--transport") == "http" else "wire",

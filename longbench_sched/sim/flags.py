@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -12,6 +13,9 @@ from longbench_sched.errors import UsageError
 from longbench_sched.quantity import count
 from longbench_sched.sim.engine import OPTIONS, EngineOptions
 
+MAX_NUMBER = 2**53
+_SHARES = frozenset({"gpu_memory_utilization", "mem_fraction_static", "kv_cache_free_gpu_memory_fraction", "watermark"})
+_QUEUES = frozenset({"max_num_queued_reqs", "max_num_queued_tokens", "max_queued_requests"})
 _TRUE, _FALSE = frozenset({"1", "true", "on", "yes"}), frozenset({"0", "false", "off", "no"})
 
 
@@ -54,6 +58,7 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
                 raise UsageError(f"{word} needs a value.")
             value = left.pop(0)
         given[name] = _value(word, kinds[name], value)
+        _check_number(word, name, given[name], getattr(options, name))
     return replace(options, **given)
 
 
@@ -78,6 +83,17 @@ def _value(flag: str, kind: type, text: str) -> bool | int | float | str:
         return -count(text[1:], flag) if text.startswith("-") else count(text, flag)
     except ValueError:
         raise UsageError(f"{flag}: {text!r} is not a number.") from None
+
+
+def _check_number(flag: str, name: str, value: bool | float | str, default: object) -> None:
+    """Raise UsageError for a number that no engine runs with: only what is 0 by default, or a queue, is 0, and one -1."""
+    if isinstance(value, bool | str) or (name == "chunked_prefill_size" and value == -1):
+        return
+    least = 0 if default == 0 or name in _QUEUES else 1 if isinstance(value, int) else math.ulp(0.0)
+    if not least <= value < MAX_NUMBER:
+        raise UsageError(f"{flag}: {value:g} is {'too small' if value < least else 'not a number to run with'}.")
+    if name in _SHARES and value > 1:
+        raise UsageError(f"{flag}: {value:g} is more than all there is. Give a share from 0 to 1.")
 
 
 def _speculative(flag: str, text: str) -> dict[str, str | int]:

@@ -21,7 +21,7 @@ from longbench_sched.workload.digest import lane_bytes, plan_digest
 from longbench_sched.workload.lengths import Lengths, mean_of
 from longbench_sched.workload.prompt import PromptMaker, Prompts, open_prompts
 from longbench_sched.workload.shape import ClosedLoad, LaneSpec, OpenLoad, Workload
-from longbench_sched.workload.strict import MAX_DURATION_S
+from longbench_sched.workload.strict import MAX_DURATION_S, MAX_WHOLE
 from longbench_sched.workload.writer import Extent, PromptKey
 
 MAX_PLAN_TOKENS = 1 << 28  # 1 GiB of token ids
@@ -65,6 +65,8 @@ def build_plan(workload: Workload, seed: int, prompts: PromptMaker, *, cell: str
     `cell` and `repeat` go into the prompts' content alone: a repeat has the same lengths and due times but says something else.
     The default cell is the load itself, so that two loads never send the same prompt.
     """
+    if abs(seed) > MAX_WHOLE:
+        raise WorkloadError(f"--seed {seed} has more than 64 bits. Give a smaller one.")
     notes = list(workload.notes)
     drafts = [_draft(spec, seed, notes) for spec in workload.lanes]
     warmups = _warmups(workload, drafts)

@@ -411,6 +411,9 @@ def test_a16_what_the_template_adds_marks_no_row_and_a_prompt_that_was_cut_does(
     [
         (["--num-prompts", "0"], "--num-prompts: 0 is too small"),
         (["--header", "X-A: b\r\nHost: c"], "a line break inside a header is refused"),
+        (["--timeout-connect", "1e999"], "--timeout-connect: inf is not a finite number above 0"),
+        (["--timeout-first-token", "0"], "--timeout-first-token: 0 is not a finite number above 0"),
+        (["--timeout-idle", "1e300"], "--timeout-idle: '1e300' is not between 1 ns and"),
         (["--export", "/no/such/folder/out.md"], "Nothing was measured"),
         (["--export", "out.docx"], "no format with the suffix"),
         (["--output-dir", "/proc/nothing"], "cannot write"),

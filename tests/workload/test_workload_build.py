@@ -226,6 +226,11 @@ def test_impossible_plans_are_refused(text: str, message: str) -> None:
         plan(text)
 
 
+def test_a_seed_that_no_file_could_hold_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="--seed 18446744073709551616 has more than 64 bits"):
+        plan(SIZES + "concurrency = 1\nrequests = 1\n", seed=2**64)
+
+
 def test_a_preview_says_what_would_be_sent() -> None:
     shown = preview("30k-500-r1", n_rows=2)
     lane = shown.lanes[0]
