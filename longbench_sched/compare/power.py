@@ -79,10 +79,18 @@ def runs_for_half_width(estimate: Estimate, n: int, half_width: float) -> int | 
     if half_width <= 0:
         return None
     spread, df_each = estimate.error * math.sqrt(n), estimate.df / max(1, n - 1)
-    for runs in range(n, MAX_RUNS + 1):
-        if student.quantile((1 + LEVEL) / 2, df_each * max(1, runs - 1)) * spread / math.sqrt(runs) <= half_width:
-            return max(runs, n + 1)
-    return None
+
+    def is_enough(runs: int) -> bool:
+        return student.quantile((1 + LEVEL) / 2, df_each * (runs - 1)) * spread / math.sqrt(runs) <= half_width
+
+    # The half width shrinks with every run, so the first that is enough is found by halving.
+    low, high = n + 1, max(MAX_RUNS, n + 1)
+    if not is_enough(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
+    return low
 
 
 def need(points: Sequence[RunPoint], key: str, precision: float) -> Need:

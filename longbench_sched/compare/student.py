@@ -11,7 +11,7 @@ import math
 from functools import lru_cache
 
 _TINY = 1e-300
-_EPSILON = 1e-15
+_EPSILON = 1e-14
 _MAX_TERMS = 10_000
 
 
