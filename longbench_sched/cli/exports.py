@@ -16,8 +16,12 @@ from pathlib import Path
 from longbench_sched.cli import output
 from longbench_sched.errors import StoreError, UsageError
 
-FORMATS = {".md": "markdown", ".html": "html", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".txt": "text"}
-COMPARISON_FORMATS = {suffix: form for suffix, form in FORMATS.items() if form != "parquet"}  # it has no rows of requests
+TIDY = ".tidy.csv"
+FORMATS = {
+    ".md": "markdown", ".html": "html", ".csv": "csv", TIDY: "tidy", ".json": "json", ".parquet": "parquet", ".txt": "text"
+}  # fmt: skip
+# A comparison's rows are figures already, and it has none of a run.
+COMPARISON_FORMATS = {suffix: form for suffix, form in FORMATS.items() if form not in ("parquet", "tidy")}
 CHECK_FORMATS = COMPARISON_FORMATS | {".xml": "junit"}
 STDOUT = "-"
 
@@ -124,7 +128,7 @@ def _is_stdout(name: str) -> bool:
 
 
 def _format(name: str, formats: Mapping[str, str]) -> str:
-    suffix = Path(name).suffix.lower() if name != STDOUT else ".md"
+    suffix = TIDY if name.lower().endswith(TIDY) else Path(name).suffix.lower() if name != STDOUT else ".md"
     if suffix not in formats:
         raise UsageError(
             f"--export {name}: no format with the suffix {suffix!r}. Known: {', '.join(formats)}; "

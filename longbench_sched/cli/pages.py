@@ -119,6 +119,7 @@ def _renderers() -> dict[str, Callable[[Page], str | bytes]]:
         "markdown": markdown.render,
         "html": html.render,
         "csv": csv.render,
+        "tidy": csv.render_tidy,
         "json": machine.render,
         "parquet": parquet.render,
         "text": terminal.render,

@@ -28,7 +28,8 @@ def report(
     export: Annotated[
         list[str] | None,
         typer.Option(
-            "--export", help=".html .md .csv .json .parquet .txt; - is stdout; repeatable. Default: Markdown on stdout."
+            "--export",
+            help=".html .md .csv .tidy.csv .json .parquet .txt; - is stdout; repeatable. Default: Markdown on stdout.",
         ),
     ] = None,
     charts: Annotated[

@@ -175,7 +175,7 @@ def _planned_in_flight(meta: RunMeta) -> int | None:
 def _open_rows(meta: RunMeta, columns: Columns) -> Mask:
     """Measured requests of open-loop lanes that were sent."""
     names = {lane.get("name") for lane in _lanes(meta) if lane.get("loop") == "open"}
-    of_lane = np.fromiter((lane in names for lane in columns.texts("lane")), dtype=np.bool_, count=columns.n)
+    of_lane = np.fromiter(map(names.__contains__, columns.texts("lane")), dtype=np.bool_, count=columns.n)
     rows: Mask = columns.measured & of_lane & (columns.ints("sent_ns") != NONE)
     return rows
 

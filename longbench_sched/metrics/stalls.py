@@ -94,11 +94,11 @@ def _first_of_stalls(gaps: _Gaps) -> Ints:
     first: list[int] = []
     earliest_end = -1
     for place, (begin, end) in enumerate(zip(gaps.from_ns.tolist(), gaps.to_ns.tolist(), strict=True)):
-        if not first or begin >= earliest_end:
+        if begin >= earliest_end or not first:
             first.append(place)
             earliest_end = end
-        else:
-            earliest_end = min(earliest_end, end)
+        elif end < earliest_end:
+            earliest_end = end
     return np.array(first, dtype=np.int64)
 
 

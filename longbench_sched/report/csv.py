@@ -1,4 +1,4 @@
-"""Page -> CSV: a small wide table for a spreadsheet, one row a run and window.
+"""Page -> CSV: a small wide table for a spreadsheet, one row a run and window; or a tidy one, one row a figure.
 
 Numbers have six significant digits, in the units their column names say; what is not defined is an empty cell. A text cell
 that a spreadsheet would take for a formula gets an apostrophe in front (OWASP, "CSV injection"); numbers are never touched.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.report.layout import Page
 from longbench_sched.report.rows import Cell, comparison_rows, verdict_rows
-from longbench_sched.report.tidy import FIGURES, sections
+from longbench_sched.report.tidy import FIGURES, sections, tidy_rows
 from longbench_sched.report.untrusted import clean
 from longbench_sched.run import SCHEMA_VERSION
 
@@ -31,6 +32,15 @@ def render(page: Page) -> str:
         rows = comparison_rows(page.comparison)
     else:
         rows = [_row(summary, window, section) for summary in page.summaries for window, section in sections(summary)]
+    return _write(rows)
+
+
+def render_tidy(page: Page) -> str:
+    """One row a figure: run, window, metric, figure, value with its interval and n; the columns of the tidy Parquet file."""
+    return _write([{field.name: getattr(row, field.name) for field in fields(row)} for row in tidy_rows(page.summaries)])
+
+
+def _write(rows: Sequence[Mapping[str, Cell]]) -> str:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -37,7 +37,7 @@ def table_of(*summaries: Summary) -> list[dict[str, str]]:
 
 class TestFormats:
     def test_a_format_that_does_not_exist_is_answered_with_those_that_do(self) -> None:
-        known = r"Known: .md, .html, .csv, .json, .txt, .parquet"
+        known = r"Known: .md, .html, .csv, .tidy.csv, .json, .txt, .parquet"
         with pytest.raises(UsageError, match=rf"no format with the suffix '.xlsx'. {known}"):
             render_for("out.xlsx", build_page([]))
 
@@ -77,6 +77,15 @@ class TestCsv:
         assert row["tpot_p50_s"] == ""
         assert row["output_throughput_tok_per_s"] == ""
         assert row["total_throughput_tok_per_s"] == "0.0"
+
+    def test_the_tidy_csv_has_a_row_a_figure(self) -> None:
+        rows = list(csv.DictReader(io.StringIO(text_of(".tidy.csv", handmade.make_summary()))))
+        ttft = [row for row in rows if (row["metric"], row["figure"], row["window"]) == ("ttft", "p50", "whole")]
+        assert [(row["value"], row["low"], row["high"], row["n"], row["unit"]) for row in ttft] == [
+            ("11.2", "10.9", "11.5", "256", "s")
+        ]
+        assert len(rows) == 2 * (5 * 7 + 5)  # two windows, five metrics of seven figures, five rates
+        assert {row["run_id"] for row in rows} == {"2026-11-30T1012-vllm-30k-500-c64"}
 
     def test_c11_the_csv_of_five_cells_is_less_than_50_kb(self) -> None:
         """Every metric of the catalogue, both windows, values with all their digits."""
