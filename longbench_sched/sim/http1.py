@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote
 MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 64 << 20
 MAX_SIZE_LINE_BYTES = 1 << 10
+MAX_LENGTH_DIGITS = 18  # of Content-Length: Python refuses to read thousands, and fewer say already that it is too long
 
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.([01])")
 _HEX = re.compile(rb"[0-9A-Fa-f]{1,16}")
@@ -132,7 +133,7 @@ class RequestReader:
         if length is not None:
             if not length.isascii() or not length.isdigit():
                 raise ProtocolError(400, "Content-Length is not a number")
-            self._left = int(length)
+            self._left = int(length[:MAX_LENGTH_DIGITS])
             if self._left > self.max_body:
                 raise ProtocolError(413, f"body of {self._left} bytes, at most {self.max_body} are accepted")
         self.wants_continue = headers.get("expect", "").lower() == "100-continue" and (self._left > 0 or self._is_chunked)

@@ -400,7 +400,8 @@ class _Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless nobody is there any more."""
-        if self.transport is not None and not self.is_closed:
+        # A transport that failed tells so only in the loop's next turn, and complains of each write until then.
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
     def answered(self) -> None:

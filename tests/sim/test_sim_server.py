@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -367,3 +370,28 @@ def test_cached_tokens_are_told_where_the_engine_tells_them(engine: str, path: s
                 answer = answer[name]
             said.append(answer)
     assert said == [0, found]
+
+
+def test_a_crowd_of_clients_that_vanish_leaves_no_word_and_a_server_that_answers() -> None:
+    command = [sys.executable, "-m", "longbench_sched", "serve", "--port", "0", "--time-scale", "100"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        facts = json.loads(child.stdout.readline())
+        model = facts["model"]
+        body = json.dumps(
+            {"model": model, "prompt": [5] * 8000, "max_tokens": 400, "ignore_eos": True, "stream": True}
+        ).encode()
+        request = b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        crowd = [socket.create_connection(("127.0.0.1", facts["port"]), timeout=20) for _ in range(300)]
+        for peer in crowd:
+            peer.sendall(request)
+        for number, peer in enumerate(crowd):
+            if number % 2:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST, without a goodbye
+            peer.close()
+        with socket.create_connection(("127.0.0.1", facts["port"]), timeout=20) as last:
+            last.sendall(request.replace(b'"stream": true', b'"n": 1        '))
+            assert last.recv(12) == b"HTTP/1.1 200"
+        child.terminate()
+        _, words = child.communicate(timeout=20)
+    assert words == ""
