@@ -39,7 +39,7 @@ def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path, monke
         pytest.fail("the block must not be entered")
 
 
-@pytest.mark.parametrize("name", ["out", "out.xlsx", "out.html", "-.parquet"])
+@pytest.mark.parametrize("name", ["out", "out.xlsx", "-.parquet"])
 def test_an_export_without_a_known_format_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="--export"), open_exports([name]):
