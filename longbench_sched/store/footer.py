@@ -15,6 +15,7 @@ from longbench_sched.errors import StoreError
 from longbench_sched.run import SCHEMA_VERSION, ClientHealth, RunMeta
 
 _USERINFO = re.compile(r"(://)[^/\s@]+@")
+_JSON_TYPES: Mapping[str, Any] = {"str": str, "int": int, "float": int | float, "bool": bool}
 _SECRET_NAMES = frozenset(
     {"api_key", "apikey", "authorization", "password", "secret", "token", "userinfo", "proxy_authorization"}
 )
@@ -39,8 +40,8 @@ def decode_meta(data: bytes, where: str) -> RunMeta:
         raise StoreError(f"{where} is damaged: its metadata is not a JSON object. Restore it from a copy.")
     refuse_newer(fields.get("schema_version"), where)
     try:
-        client = ClientHealth(**_known(ClientHealth, fields.pop("client", {})))
-        return RunMeta(client=client, **{name: _frozen(name, value) for name, value in _known(RunMeta, fields).items()})
+        client = ClientHealth(**_known(ClientHealth, fields.pop("client", {}), where))
+        return RunMeta(client=client, **{name: _frozen(name, value) for name, value in _known(RunMeta, fields, where).items()})
     except TypeError as error:
         raise StoreError(f"{where} is damaged: its metadata lacks a field ({error}). Restore it from a copy.") from None
 
@@ -56,10 +57,28 @@ def refuse_newer(version: object, where: str) -> None:
         )
 
 
-def _known(kind: type, fields: object) -> dict[str, Any]:
-    """The fields that this version knows; a later version may have added some."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in fields.items() if name in names} if isinstance(fields, dict) else {}
+def _known(kind: type, fields: object, where: str) -> dict[str, Any]:
+    """The fields that this version knows; a later version may have added some. Raises StoreError for one of another type."""
+    types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    known = {name: value for name, value in fields.items() if name in types} if isinstance(fields, dict) else {}
+    for name, value in known.items():
+        if not _is_of(value, types[name]) or (name == "time_scale" and value <= 0):
+            raise StoreError(f"{where} is damaged: {name} in its metadata is no {types[name]}. Restore it from a copy.")
+    return known
+
+
+def _is_of(value: object, annotation: str) -> bool:
+    """Whether a value read from JSON can stand in a field of that type."""
+    if value is None:
+        return annotation.endswith("| None")
+    outer, _, inner = annotation.removesuffix(" | None").partition("[")
+    if isinstance(value, bool):
+        return outer == "bool"
+    if outer == "tuple":
+        return isinstance(value, list) and all(_is_of(item, inner.removesuffix(", ...]")) for item in value)
+    if outer == "Mapping":
+        return isinstance(value, dict) and (inner == "str, Any]" or all(_is_of(v, inner[5:-1]) for v in value.values()))
+    return isinstance(value, _JSON_TYPES[outer])
 
 
 def _frozen(name: str, value: Any) -> Any:

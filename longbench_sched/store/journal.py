@@ -68,7 +68,8 @@ class Journal:
         self.failure: str | None = None  # why the journal stopped; the run goes on
         self._sync_every_s = sync_every_s
         self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
+        self._appended_bytes = 0  # by those who append; what was written is counted apart, by the thread:
+        self._written_bytes = 0  # one number that both change would drift
         self._stop = threading.Event()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,14 +124,20 @@ class Journal:
         self.close()
         self.path.unlink(missing_ok=True)
 
+    @property
+    def n_waiting_bytes(self) -> int:
+        """Bytes that the disk has not taken yet."""
+        return self._appended_bytes - self._written_bytes
+
     def _append(self, kind: bytes, payload: bytes) -> None:
         if self.failure is not None:
             return
-        if self._waiting_bytes > MAX_WAITING_BYTES:
+        if self.n_waiting_bytes > MAX_WAITING_BYTES:
             self.failure = f"{self.path}: the disk did not take {MAX_WAITING_BYTES >> 20} MiB of records in time"
             return
-        self._waiting_bytes += len(payload)
-        self._waiting.append(_HEADER.pack(len(payload), zlib.crc32(payload, kind[0]), kind) + payload)
+        frame = _HEADER.pack(len(payload), zlib.crc32(payload, kind[0]), kind) + payload
+        self._appended_bytes += len(frame)
+        self._waiting.append(frame)
 
     def _write_until_stopped(self) -> None:
         while not self._stop.wait(self._sync_every_s):
@@ -148,7 +155,7 @@ class Journal:
             while rest:
                 rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
-            self._waiting_bytes -= written
+            self._written_bytes += written
         except OSError as error:
             self.failure = cannot_write(self.path, error)
             self._waiting.clear()
@@ -170,7 +177,12 @@ def recover(path: Path) -> Run:
         raise StoreError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
     if not data.startswith(MAGIC):
         raise StoreError(f"{path} is not a journal of longbench-sched, or not of this version.")
-    meta, records, in_flight = _replay(data, str(path))
+    try:
+        meta, records, in_flight = _replay(data, str(path))
+    except (KeyError, TypeError, ValueError) as error:  # the frames are whole, so someone meant what they say
+        raise StoreError(
+            f"{path} was written by another version of longbench-sched ({error}). Read it with that one."
+        ) from None
     if meta is None:
         raise StoreError(f"{path} holds nothing: the run ended before its first record was written. Remove it.")
     table = RecordTable.from_records([*records, *in_flight])

@@ -75,7 +75,7 @@ def read_run(path: Path, *, with_lateness: bool = True) -> Run:
         raise StoreError(f"{path}: no such file.") from None
     except PermissionError:
         raise StoreError(f"{path} cannot be read: permission denied.") from None
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise StoreError(f"{path} is not a readable Parquet file ({_first_line(error)}). Restore it from a copy.") from None
 
 

@@ -170,6 +170,16 @@ def test_a_journal_is_removed_when_its_records_are_safe(tmp_path: Path) -> None:
     journal.close()  # a second time does nothing
 
 
+def test_what_was_written_no_longer_waits(tmp_path: Path) -> None:
+    """The bound is on what the disk has not taken: each byte that went in must have come out again at the end."""
+    journal = Journal(tmp_path / "run.journal", make_meta(), sync_every_s=0.001)
+    for number in range(50):
+        journal.append(make_record(number))
+    journal.close()
+    assert journal.n_waiting_bytes == 0
+    assert journal.failure is None
+
+
 def test_a_full_disk_stops_the_journal_and_not_the_run(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "run.journal", make_meta())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -213,6 +223,14 @@ class TestErrors:
         (tmp_path / "run.journal").write_bytes(content)
         with pytest.raises(StoreError, match=message):
             recover(tmp_path / "run.journal")
+
+    def test_a_journal_of_a_version_with_other_words(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.journal"
+        strange = make_record(1)
+        strange.decoded.reason = "teapot"  # type: ignore[assignment]
+        write_journal(path, [make_record(0), strange])
+        with pytest.raises(StoreError, match="written by another version of longbench-sched"):
+            recover(path)
 
     def test_a_missing_file(self, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="no such file"):

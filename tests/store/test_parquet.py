@@ -226,6 +226,28 @@ class TestErrors:
             read_run(path)
         assert str(path) in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("changes", "name"),
+        [
+            ({"measured_to_ns": None}, "measured_to_ns"),
+            ({"seed": "x"}, "seed"),
+            ({"plan": None}, "plan"),
+            ({"simulated": 1}, "simulated"),
+            ({"time_scale": 0}, "time_scale"),
+            ({"time_scale": True}, "time_scale"),
+            ({"marks": "abc"}, "marks"),
+            ({"preflight": ["x"]}, "preflight"),
+            ({"slo": {"ttft": "fast"}}, "slo"),
+            ({"client": {"clock": "user", "cpu_s": None, "wall_s": 1}}, "cpu_s"),
+        ],
+        ids=str,
+    )
+    def test_a_footer_of_other_types_is_damaged(self, tmp_path: Path, changes: dict[str, object], name: str) -> None:
+        path = tmp_path / "run.parquet"
+        _write_with_footer(path, lambda meta: meta | changes)
+        with pytest.raises(StoreError, match=f"is damaged: {name} in its metadata is no "):
+            read_run(path)
+
     def test_a_missing_file(self, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="no such file"):
             read_run(tmp_path / "gone.parquet")
