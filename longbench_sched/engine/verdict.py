@@ -103,6 +103,9 @@ def _judge_complete(seen: Seen, rules: Rules) -> tuple[Reason | None, str | None
     if seen.n_events and not seen.is_document and rules.sends_done and not seen.is_done:
         return Reason.CUT, "the stream ended without [DONE]"
     if not seen.n_token_events:
+        coding = seen.headers.get("content-encoding", "identity").lower()
+        if coding != "identity":
+            return Reason.MALFORMED, f"content coding {clean(coding, 40)}, which was not asked for"
         return _judge_tokenless(seen)
     if rules.sends_finish and seen.finish_reason is None:
         return Reason.NO_FINISH, "the stream ended without a finish reason"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import json
 import ssl
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from longbench_sched.target import Target, mask_url
 MAX_ANSWER_BYTES = 32 << 20  # a /metrics page of a large deployment has some MB
 MODELS, INFO = "/v1/models", "/longbench/info"
 MAX_TIME_SCALE = 1000.0
+ANSWER_TIMES = 6  # a whole answer may take so many times as long as its first byte
 MAX_LATENESS_MS = 1e9  # eleven days: beyond it is no lateness of a server that still answers
 
 # Engines behind one front end say another name, and any server may be spoken to as plain `openai`.
@@ -368,8 +370,11 @@ class _Session:
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> _Answer:
         with self._client.stream(method, self.url + path, json=body) as response:
             data = bytearray()
+            latest_s = time.monotonic() + ANSWER_TIMES * self._options.answer_s
             for piece in response.iter_raw():
                 data += piece
+                if time.monotonic() > latest_s:  # the limit of httpx is for each read: a byte now and then would pass it
+                    raise httpx.ReadTimeout("the answer does not end", request=response.request)
                 if len(data) > MAX_ANSWER_BYTES:
                     return _Answer(0, b"", f"an answer of more than {MAX_ANSWER_BYTES >> 20} MiB")
             return _Answer(response.status_code, bytes(data))

@@ -348,6 +348,10 @@ def test_b05_an_error_event_fails_the_request_and_keeps_its_tokens() -> None:
         pytest.param(b'{\n "error": {"message": "no"}\n}', {}, Reason.IN_BAND_ERROR, "no", id="JSON without a label"),
         pytest.param(b": hello\n\n", STREAM, Reason.EMPTY_STREAM, "no event held a token", id="comments only"),
         pytest.param(b"", STREAM, Reason.EMPTY_STREAM, "no event held a token", id="nothing"),
+        pytest.param(
+            b"\x1f\x8b\x08\x00data", STREAM | {"content-encoding": "GZIP"}, Reason.MALFORMED,
+            "content coding gzip, which was not asked for", id="compressed",
+        ),
     ],
 )  # fmt: skip
 def test_b06_a_200_that_is_no_answer_fails(body: bytes, headers: dict[str, str], reason: Reason, detail: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import scripted_server as scripted
-from scripted_server import Close, Received, ScriptedServer, Send, Silence, Steps, json_answer, models, routes
+from scripted_server import Close, Received, ScriptedServer, Segments, Send, Silence, Steps, json_answer, models, routes
 
 from longbench_sched.errors import EXIT_NOT_MEASURED, TargetError, UsageError
 from longbench_sched.load.probe import (
@@ -125,6 +125,15 @@ def test_a_server_that_cannot_be_used_is_an_error_with_its_reason(steps: Steps, 
 def test_a_connection_that_does_not_come_about_is_given_up() -> None:
     with scripted.unanswering_port() as port, pytest.raises(TargetError, match=r"no connection within 0\.1 s"):
         probe(make_target(f"http://127.0.0.1:{port}"), ProbeOptions(connect_s=0.1))
+
+
+def test_an_answer_that_comes_byte_by_byte_for_ever_is_given_up() -> None:
+    endless = [Send(scripted.head(200, ("Content-Length", "100000"))), Segments([b" "] * 100_000, gap_ms=5)]
+    with (
+        ScriptedServer(endless) as server,
+        pytest.raises(TargetError, match="does not answer GET /v1/models within"),
+    ):
+        probe(make_target(server.url), ProbeOptions(answer_s=0.05))
 
 
 def test_a_header_with_a_line_break_is_refused() -> None:
