@@ -174,5 +174,16 @@ def test_names_mean_files_folders_patterns_ids_targets_and_lists(results: Path) 
         select_side("chunks", results)
 
 
+@pytest.mark.parametrize("name", ["chunks.whole.1-2", "chunks.whole.0"], ids=["later", "earlier"])
+def test_an_attempt_that_was_cut_short_does_not_stand_beside_the_complete_one(results: Path, tmp_path: Path, name: str) -> None:
+    for path in results.glob("chunks.whole.*.parquet"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    run = read_run(tmp_path / "chunks.whole.1.parquet")
+    write_run(Run(replace(run.meta, run_id=name, complete=False), run.table), tmp_path / f"{name}.parquet")
+    points = select_side("whole", tmp_path).points
+    assert {point.run_id for point in points} == {f"chunks.whole.{i}" for i in (1, 2, 3)}
+    assert len(points) == 3
+
+
 def test_metadata_is_read_without_the_rows(results: Path) -> None:
     assert read_meta(results / "chunks.whole.2.parquet").experiment["block"] == 1

@@ -108,6 +108,12 @@ def test_runs_of_the_same_blocks_are_paired_and_others_left_out() -> None:
     assert any("left out" in note for note in shown.notes)
 
 
+def test_runs_of_one_block_under_other_schedules_are_no_pair() -> None:
+    base = make_side("a", {"ttft_p50": [1.0, 2.0, 3.0]}, blocks=True)
+    candidate = make_side("b", {"ttft_p50": [1.0, 2.0, 3.0]}, blocks=True, schedule="other")
+    assert pair_blocks(base.points, candidate.points)[2] is False
+
+
 def test_runs_of_different_experiments_are_not_paired() -> None:
     base = make_side("a", FIVE, blocks=True)
     candidate = Side("b", tuple(replace(point, experiment="y") for point in base.points))
