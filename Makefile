@@ -44,7 +44,7 @@ types: $(VENV)/.dev ## mypy, strict
 	@$(BIN)/mypy
 
 test: $(VENV)/.dev ## the whole suite, warnings as errors
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist loadfile
 
 run: $(VENV)/.core ## the headline on the embedded engine in each dialect: the table, and a page with charts
 	@$(BIN)/longbench-sched headline

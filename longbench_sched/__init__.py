@@ -14,8 +14,6 @@ __all__ = ["__version__", "compare", "load"]  # the last two come by __getattr__
 
 def __getattr__(name: str) -> Any:
     # Not imported here: `--version` would wait for numpy, and every floor would stand upon the top one.
-    if name == "load":
-        return importlib.import_module("longbench_sched.notebook").load
-    if name == "compare":
-        return importlib.import_module("longbench_sched.compare")  # the package itself can be called
+    if name in ("compare", "load"):
+        return importlib.import_module(f"longbench_sched.{name}")  # the packages themselves can be called
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

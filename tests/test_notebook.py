@@ -88,3 +88,11 @@ def test_the_worked_example_of_the_documents_runs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(root)
     exec(text.partition("```python\n")[2].partition("```")[0], {})
     assert "of the time between tokens went by in" in capsys.readouterr().out
+
+
+def test_load_and_compare_can_be_called_whatever_was_imported_before(folder: Path) -> None:
+    import longbench_sched.compare.comparison
+    import longbench_sched.load.framing  # each binds its folder to the name in the package
+
+    assert [run.meta.run_id for run in lb.load(folder)] == [run.meta.run_id for run in lb.load(folder / "*")]
+    assert longbench_sched.compare is lb.compare

@@ -1,19 +1,7 @@
-"""Runs against runs."""
+"""Runs against runs. In a notebook it is also the function: `lb.compare(a, b)`."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import Any
+from longbench_sched.callable_package import let_be_called
 
-
-class _Callable(ModuleType):
-    """The package itself, which a notebook calls as well: `lb.compare(a, b)`. Both have the name, and only one can hold it."""
-
-    def __call__(self, base: Any, *candidates: Any) -> Any:
-        # By its name: this floor knows nothing of the one above.
-        return importlib.import_module("longbench_sched.notebook").compare(base, *candidates)
-
-
-sys.modules[__name__].__class__ = _Callable
+let_be_called(__name__)
