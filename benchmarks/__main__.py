@@ -24,6 +24,7 @@ def run(title: str, script: str, *arguments: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--referee", help="folder of truthd.c, limitc.c and score.py")
+    parser.add_argument("--statistics", action="store_true", help="the intervals and verdicts as well: ten minutes of one core")
     arguments = parser.parse_args()
     codes = [run("The client against a server of known truth", "client.py", "--runs", "3")]
     if arguments.referee:
@@ -31,6 +32,8 @@ def main() -> int:
     codes.append(run("Decoding", "decode.py"))
     codes.append(run("The embedded engine over HTTP", "embedded.py"))
     codes.append(run("The embedded engine in virtual time", "simulate.py"))
+    if arguments.statistics:
+        codes.append(run("Intervals, false alarms and power", "statistics.py"))
     return max(codes)
 
 

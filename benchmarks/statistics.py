@@ -257,7 +257,7 @@ def report(runs: dict[tuple[str, str], list[Values]], coverage: Coverage, verdic
     by_size = {size: pooled(coverage, "A/A", size, "ttft_p50", None).n for size in SIZES}
     pairs = {size: 3 * n for size, n in by_size.items()}
     parts = [
-        f"{n_runs} runs of the embedded engine under {len(LOADS)} loads: {', '.join(LOADS)}. "
+        f"{n_runs} runs of the embedded engine under {len(LOADS)} loads ({'; '.join(LOADS)}). "
         f"{by_size[5]} A/A and {2 * by_size[5]} A/B pairs of 5 runs a side, {by_size[10]} and {2 * by_size[10]} of 10 "
         f"({pairs[5] + pairs[10]} pairs in all, those of 3 not counted).",
         "### Coverage of the 95 % intervals",
