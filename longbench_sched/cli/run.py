@@ -191,7 +191,7 @@ def run(
     export: Annotated[
         list[str] | None,
         typer.Option(
-            "--export", help="Also write .md .csv .json .parquet .txt; - is stdout; repeatable.", rich_help_panel=RESULT
+            "--export", help="Also write .html .md .csv .json .parquet .txt; - is stdout; repeatable.", rich_help_panel=RESULT
         ),
     ] = None,
     goodput: Annotated[

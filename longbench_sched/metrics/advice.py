@@ -238,7 +238,7 @@ def _server_late(summary: Summary) -> Seen | None:
         return None
     return (
         f"The embedded engine sent its tokens late by {_time(late_s)} at p99, in engine time (limit {_time(limit_s)}).",
-        "This machine is too busy for a simulated clock that runs so fast.",
+        "This machine is too busy to keep the simulated clock at this speed.",
         "Use a smaller --time-scale, fewer requests in flight, or an idler machine.",
     )
 
