@@ -234,10 +234,14 @@ class Exchange:
         if start >= self._base:
             return bytes(self._raw[start - self._base : end - self._base])
         assert self._spool is not None
-        for position, at, n_bytes in reversed(self._segments):
-            if position <= start and end <= position + n_bytes:
-                return os.pread(self._spool.fileno(), end - start, at + start - position)
-        raise AssertionError("a piece lies in no segment of the spool")
+        parts = [
+            os.pread(
+                self._spool.fileno(), min(end, position + n_bytes) - max(start, position), at + max(start, position) - position
+            )
+            for position, at, n_bytes in self._segments
+            if position < end and start < position + n_bytes
+        ]
+        return b"".join([*parts, bytes(self._raw[: max(0, end - self._base)])])
 
     # Off the timed path.
 
@@ -283,8 +287,7 @@ class Exchange:
             self._at_ns[piece:], self._lateness_ns[piece:] = at, lateness
         start = ends[piece - 1] if piece else 0
         # Bytes are cheaper to cut up than a bytearray; not worth a copy of much at each of many steps.
-        is_small = self.ending is not None and len(self._raw) <= SMALL_BYTES
-        raw, base = (bytes(self._raw), self._base) if is_small else (None, 0)
+        raw, base = (self._bytes_between(start, ends[-1]), start) if self._is_small(start) else (None, 0)
         at_ns, lateness_ns, n_body_bytes = self._at_ns, self._lateness_ns, 0
         try:
             while piece < n_pieces:
@@ -309,6 +312,10 @@ class Exchange:
         self.n_body_bytes += n_body_bytes
         self._n_decoded = piece
         return piece >= n_pieces
+
+    def _is_small(self, start: int) -> bool:
+        """Whether what is left to decode of an ended stream may be copied at once."""
+        return self.ending is not None and bool(self._piece_ends) and self._piece_ends[-1] - start <= SMALL_BYTES
 
     def _the_decoder(self) -> StreamDecoder:
         if self._decoder is None:

@@ -19,7 +19,7 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, cast
 
@@ -40,6 +40,8 @@ SWEEP_S = 0.1
 CLOSING_S = 0.5  # for connections that are being opened
 CLOSING_TURNS = 20  # of the loop: its own transports are closed a few turns after they were told to
 UNDECODED_LIMIT_BYTES = 256 << 20
+RESTING_SHARE = 4  # of that, streams that have ended may hold a quarter in memory
+SPOOL_A_SWEEP_BYTES = 4 << 20
 
 HAS_EPOLL = hasattr(select, "epoll") and sys.platform.startswith("linux")
 
@@ -343,18 +345,25 @@ class WireTransport:
 
     def _check_memory(self) -> None:
         self._ended = {exchange for exchange in self._ended if exchange.n_undecoded_bytes}
-        held = [*self._open, *self._ended]
-        total = sum(exchange.n_undecoded_bytes for exchange in held)
+        resting = sum(exchange.n_undecoded_bytes for exchange in self._ended)
+        total = resting + sum(exchange.n_undecoded_bytes for exchange in self._open)
         self.undecoded_peak_bytes = max(self.undecoded_peak_bytes, total)
-        if total <= self._options.undecoded_limit_bytes:
-            return
+        limit = self._options.undecoded_limit_bytes
+        if total > limit:
+            self._spool_some([*self._open, *self._ended], total - limit // 2)
+        elif resting > limit // RESTING_SHARE:
+            # Nobody reads them for now. A little at a time: a long write would hold up the reads.
+            self._spool_some(self._ended, min(resting - limit // RESTING_SHARE, SPOOL_A_SWEEP_BYTES))
+
+    def _spool_some(self, exchanges: Iterable[Exchange], n_bytes: int) -> None:
+        """Move at least so many bytes into the file, if there are, from the largest on."""
         if self._spool is None:
             self._spool = tempfile.TemporaryFile(prefix="longbench-sched-")  # noqa: SIM115  # closed by aclose
-        for exchange in sorted(held, key=lambda e: e.n_undecoded_bytes, reverse=True):
+        for exchange in sorted(exchanges, key=lambda e: e.n_undecoded_bytes, reverse=True):
             moved = exchange.spool(self._spool)
             self.spooled_bytes += moved
-            total -= moved
-            if total <= self._options.undecoded_limit_bytes // 2:
+            n_bytes -= moved
+            if n_bytes <= 0:
                 return
 
 
