@@ -113,7 +113,7 @@ def measure(order: Order, target: Target) -> Measured:
             lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
             meta = engine_answers.with_prefix_hits(meta, hits_before, target, options)
             meta = replace(meta, marks=recorder.run_marks)
-            run = Run(_meta_after(meta, result, lateness_ms), RecordTable.from_records(recorder.records))
+            run = Run(_meta_after(meta, result, lateness_ms), recorder.table())
             return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
 
 
@@ -229,6 +229,11 @@ class _Recorder:
         self.records.append(record)
         self._log.append(record)
         self._watchdog.ended(record.request_id)
+
+    def table(self) -> RecordTable:
+        """All that was taken, as columns; the records themselves are let go, so that memory never holds both for long."""
+        records, self.records = self.records, []
+        return RecordTable.from_records(records)
 
     def note_sent(self, record: StreamRecord) -> None:
         """One request that is on its way."""
