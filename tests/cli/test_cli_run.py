@@ -488,7 +488,7 @@ def test_b13_an_interrupted_run_stores_what_was_measured(
     printed = capsys.readouterr()
     assert f"Interrupted by {number.name}: what was measured is stored." in printed.err
     kept = stored(results)
-    assert 13 <= kept.table.n <= 15  # the signal is seen while the 13th or the next is in flight
+    assert 13 <= kept.table.n < 30  # the signal is seen while the 13th or one of the next is in flight
     assert set(statuses(kept)) == {("ok", None)}
     assert kept.meta.interrupted == number.name
     assert not kept.meta.complete
@@ -535,7 +535,10 @@ def test_b13_a_second_interrupt_while_the_run_is_put_away_does_not_cost_the_run(
     assert [path.suffix for path in results.iterdir()] == [".parquet"]
     printed = capsys.readouterr()
     assert "Interrupted by SIGINT: what was measured is stored." in printed.err
-    assert "5/5 ok" in printed.out or "6/6 ok" in printed.out
+    kept = stored(results)
+    assert 5 <= kept.table.n < 100, "the signal is seen a few requests after it was sent"
+    assert set(kept.table.texts["status"]) == {"ok"}
+    assert f"{kept.table.n}/{kept.table.n} ok" in printed.out
 
 
 def test_an_interrupt_before_the_run_begins_says_so_and_leaves_nothing(
