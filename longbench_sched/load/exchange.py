@@ -208,7 +208,8 @@ class Exchange:
         """Move what has been read, up to what the framing still needs, into a file; the number of bytes moved."""
         if self._body_end is None:
             return 0
-        limit = self._base + (self._body_end.walked if self._body_end.chunked else len(self._raw))
+        is_all_free = self.ending is not None or not self._body_end.chunked
+        limit = self._base + (len(self._raw) if is_all_free else self._body_end.walked)
         n_bytes = 0
         for end in reversed(self._piece_ends):
             if end <= limit:
@@ -227,7 +228,7 @@ class Exchange:
     def _drop_front(self, n_bytes: int) -> None:
         del self._raw[:n_bytes]
         self._base += n_bytes
-        if self._body_end is not None:
+        if self._body_end is not None and self.ending is None:
             self._body_end.cut(n_bytes)
 
     def _bytes_between(self, start: int, end: int) -> bytes:
