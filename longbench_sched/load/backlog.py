@@ -21,7 +21,7 @@ SLICE_NS = 1_000_000
 COLLECT_EVERY_NS = 2_000_000_000
 LOOK_EVERY_S = 0.1
 REST_NS = 2_000_000_000  # with the journal's own 2 s, a record is safe within 5 s
-MAX_RESTING_BYTES = 16 << 20
+MAX_RESTING_BYTES = 48 << 20
 
 
 class Backlog:
