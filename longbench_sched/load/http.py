@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -44,7 +46,7 @@ from longbench_sched.target import Target, mask_url
 
 # Engines close idle connections after 5 s; one that we drop before that cannot be reset under a request.
 KEEP_ALIVE_S = 4.0
-LOOP_TURNS_TO_CLOSE = 3  # until a TLS transport that was aborted has closed its socket
+MOST_S_TO_CLOSE = 1.0  # a TLS transport closes its socket some turns of the loop after it was told to
 UNDECODED_BYTES = 4 << 20  # of one stream; more is decoded at once, to bound memory
 
 
@@ -82,6 +84,7 @@ class HttpTransport:
         self._encoded: dict[int, HttpRequest] = {}
         self._pool: aiohttp.ClientSession | None = None
         self._single_use: aiohttp.ClientSession | None = None
+        self._sockets: WeakSet[socket.socket] = WeakSet()
         self._open: set[_Exchange] = set()
         self._undecoded = _Held()
         self.n_sockets_peak = 0
@@ -142,8 +145,9 @@ class HttpTransport:
             if session is not None:
                 await session.close()
         self._pool = self._single_use = None
-        for _ in range(LOOP_TURNS_TO_CLOSE):
-            await asyncio.sleep(0)
+        until_s = time.monotonic() + MOST_S_TO_CLOSE
+        while any(made.fileno() >= 0 for made in self._sockets) and time.monotonic() < until_s:
+            await asyncio.sleep(0.001)
 
     async def _attempt(self, exchange: _Exchange, http_request: HttpRequest, session: aiohttp.ClientSession) -> None:
         """Send once and read to the end; how that went is in the exchange."""
@@ -202,17 +206,23 @@ class HttpTransport:
     def _open_pool(self) -> aiohttp.ClientSession:
         if self._pool is None:
             # limit=0: the connector never holds a request back; how many are in flight is the driver's business.
-            self._pool = self._open_session(aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=KEEP_ALIVE_S))
+            self._pool = self._open_session(keepalive_timeout=KEEP_ALIVE_S)
         return self._pool
 
     def _open_single_use(self) -> aiohttp.ClientSession:
         if self._single_use is None:
-            self._single_use = self._open_session(aiohttp.TCPConnector(limit=0, limit_per_host=0, force_close=True))
+            self._single_use = self._open_session(force_close=True)
         return self._single_use
 
-    def _open_session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    def _open_session(self, *, force_close: bool = False, keepalive_timeout: float | None = None) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=connector,
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                limit_per_host=0,
+                force_close=force_close,
+                keepalive_timeout=keepalive_timeout,
+                socket_factory=self._make_socket,
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_s, sock_connect=None, sock_read=None),
             trust_env=False,
@@ -221,6 +231,12 @@ class HttpTransport:
             max_field_size=MAX_HEAD_BYTES,
             trace_configs=[_note_reuse()],
         )
+
+    def _make_socket(self, address: tuple[int, int, int, str, object]) -> socket.socket:
+        family, kind, protocol, *_ = address
+        made = socket.socket(family, kind, protocol)
+        self._sockets.add(made)
+        return made
 
 
 class _Held:

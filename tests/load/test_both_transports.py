@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from array import array
 from typing import Any, Literal
 
@@ -164,3 +166,32 @@ def test_both_transports_speak_tls() -> None:
     for name in ("wire", "http"):
         records, _ = send(name, [Send(ok_stream(3))], tls=True)
         assert [record.status for record in records] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("name", ["wire", "http"])
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_transport_that_was_closed_leaves_no_socket_open(name: Name, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+
+    class Noted(socket.socket):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            if threading.current_thread() is threading.main_thread():  # the server's are made in another
+                made.append(self)
+
+    async def go(target: Target) -> list[int]:
+        monkeypatch.setattr("socket.socket", Noted)
+        transport = make_transport(name, target, PATIENT)
+        for request in REQUESTS:
+            (await transport.stream(request, 1, 2)).record()
+        monkeypatch.undo()
+        assert made
+        assert [one.fileno() for one in made if one.fileno() >= 0]
+        await transport.aclose()
+        return [one.fileno() for one in made]
+
+    # The first answer ends its connection, so that both a connection in use and one given up are closed.
+    script = [Send(ok_stream(3)), Close()]
+    with ScriptedServer([script, [Send(ok_stream(3))]], tls=tls, one_by_one=True) as server:
+        open_after = asyncio.run(go(Target(engine="vllm", endpoint=Endpoint.parse(server.url), model="m")))
+    assert set(open_after) == {-1}
