@@ -169,23 +169,19 @@ class Exchange:
 
     def end_at_eof(self) -> None:
         """The peer has closed: the end of a body that lasts until then, else a cut."""
-        self._find_end_now()
+        self._check_framing()
         if self.ending is None:
             self.ending = Ending.COMPLETE if self._head is not None and self._head.to_eof else Ending.EOF
 
-    def _find_end_now(self) -> None:
-        """Look once more for an end, or for broken framing, that `take` could not see for the bytes that follow it."""
+    def _check_framing(self) -> None:
+        """End as malformed if the framing is broken where `take` has not looked yet."""
         if self._body_end is None:
             return
         try:
-            end = self._body_end.find_now(self._raw)
+            self._body_end.check(self._raw)
         except FramingError as error:
             self.ending = Ending.TOO_LARGE if error.too_large else Ending.MALFORMED
             self.detail = str(error)
-            return
-        if end is not None:
-            self._drop_leftover(end)
-            self.ending = Ending.COMPLETE
 
     def restart(self, over: asyncio.Future[None]) -> None:
         """Make ready for a second attempt; the clock stays that of the first."""
@@ -259,10 +255,10 @@ class Exchange:
     def decode_available(self) -> int:
         """Decode what has come so far; the number of token-bearing events in it. For a deadline that has passed.
 
-        If the answer turns out to be over, well or badly, `ending` says so.
+        If its framing turns out to be broken, `ending` says so.
         """
         if self.ending is None:
-            self._find_end_now()
+            self._check_framing()
         self._decode(None)
         n_token_events = self._the_decoder().n_token_events
         self.has_token = n_token_events > 0

@@ -3,8 +3,8 @@ r"""Where an HTTP/1.x answer ends: its head, and the framing of its body. Pure: 
 The end of a body is found by its framing and nothing else: by a chunk of size 0, by Content-Length, or by the end of the
 connection. What the bytes say (`[DONE]`, a usage chunk, an event that ends in `0\r\n\r\n`) never matters here.
 
-On the timed path a chunked body is not walked at every read. A body can only be over when the bytes so far end in CRLF CRLF, so
-`BodyEnd` walks the chunks when they do (and every 4 KiB); what it then finds is decided by the chunks.
+On the timed path a chunked body is not walked at every read. Its last bytes are CRLF CRLF, so `BodyEnd` walks the chunks when a
+read brought these (and every 4 KiB); what it then finds is decided by the chunks.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def read_size_line(raw: bytes | bytearray, at: int) -> tuple[int, int] | None:
 class BodyEnd:
     """Finds the end of a body in a growing buffer. Positions are relative to the buffer, which may be cut in front (`cut`)."""
 
-    __slots__ = ("_at", "_in_trailer", "_next_walk", "chunked", "length", "to_eof")
+    __slots__ = ("_at", "_in_trailer", "_looked", "_next_walk", "chunked", "length", "to_eof")
 
     def __init__(self, head: ResponseHead) -> None:
         self.chunked = head.chunked
@@ -143,21 +143,24 @@ class BodyEnd:
         self.to_eof = head.to_eof
         self._at = 0  # start of the next size line; everything before it has been walked
         self._in_trailer = False
+        self._looked = 0  # no CRLF CRLF that has not been walked begins before this
         self._next_walk = WALK_EVERY_BYTES
 
     def find(self, raw: bytearray) -> int | None:
         """The position after the body's framing, or None if it has not all come. Raises FramingError."""
         if self.chunked:
-            if len(raw) < self._next_walk and not raw.endswith(b"\r\n\r\n"):
-                return None
-            return self._walk(raw)
+            n_bytes = len(raw)
+            at = raw.find(b"\r\n\r\n", self._looked)
+            self._looked = n_bytes - 3 if n_bytes > 3 else 0
+            return None if at < 0 and n_bytes < self._next_walk else self._walk(raw)
         if self.length is not None and len(raw) >= self.length:
             return self.length
         return None
 
-    def find_now(self, raw: bytearray) -> int | None:
-        """As `find`, but also if bytes that belong to no body follow: for when nothing more comes. Raises FramingError."""
-        return self._walk(raw) if self.chunked else self.find(raw)
+    def check(self, raw: bytearray) -> None:
+        """Look at every chunk now: for when nothing more comes. Raises FramingError."""
+        if self.chunked:
+            self._walk(raw)
 
     @property
     def walked(self) -> int:
@@ -168,6 +171,7 @@ class BodyEnd:
     def cut(self, n_bytes: int) -> None:
         """Take note that the first bytes of the buffer (at most `walked`; any number of a length-framed body) were removed."""
         self._at -= n_bytes
+        self._looked = max(self._looked - n_bytes, 0)
         self._next_walk = max(self._next_walk - n_bytes, WALK_EVERY_BYTES)
         if self.length is not None:
             self.length -= n_bytes

@@ -222,18 +222,12 @@ def test_a_connection_that_ends_too_early_is_no_success(loop: asyncio.AbstractEv
     assert (record.status, record.decoded.reason) == (Status.FAILED, reason)
 
 
-@pytest.mark.parametrize("is_cut_at_end", [True, False], ids=["own-read", "same-read"])
+@pytest.mark.parametrize("extra", [b"HTTP/1.1 200 OK\r\n\r\n", b"junk"])
 def test_bytes_after_the_end_are_dropped_and_the_connection_is_not_used_again(
-    loop: asyncio.AbstractEventLoop, is_cut_at_end: bool
+    loop: asyncio.AbstractEventLoop, extra: bytes
 ) -> None:
-    """In one read with the end, they hide it, since the bytes do not end as a body does: the end of the connection tells."""
     exchange = _new(loop)
-    whole, extra = scripted.ok_stream(3), b"HTTP/1.1 200 OK\r\n\r\n" if is_cut_at_end else b"junk"
-    is_over = _take(exchange, Read(whole + extra, 10))
-    assert is_over == is_cut_at_end
-    if not is_over:
-        _take(exchange, Read(b"more junk", 20))
-        exchange.end_at_eof()
+    assert _take(exchange, Read(scripted.ok_stream(3) + extra, 10))
     assert (exchange.ending, exchange.has_leftover, exchange.keeps_connection) == (Ending.COMPLETE, True, False)
     record = exchange.record()
     assert (record.status, record.end_ns) == (Status.OK, 10 * MS)
@@ -388,13 +382,6 @@ def test_a_deadline_finds_broken_framing_that_waits_unseen(loop: asyncio.Abstrac
     exchange = _new(loop)
     assert not _take(exchange, Read(stream_head() + b"no size\r\n", 10))
     assert (exchange.decode_available(), exchange.ending) == (0, Ending.MALFORMED)
-
-
-def test_a_deadline_finds_an_end_that_other_bytes_follow(loop: asyncio.AbstractEventLoop) -> None:
-    exchange = _new(loop)
-    assert not _take(exchange, Read(scripted.ok_stream(3) + b"junk", 10), Read(b"more", 20))
-    assert (exchange.decode_available(), exchange.ending) == (3, Ending.COMPLETE)
-    assert (exchange.record().status, exchange.record().end_ns) == (Status.OK, 10 * MS)
 
 
 @pytest.mark.parametrize(

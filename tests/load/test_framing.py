@@ -204,7 +204,11 @@ def test_forms_of_chunks(body: bytes, content: bytes) -> None:
 def test_bytes_after_the_body_are_not_part_of_it() -> None:
     body = chunked(b"hello")
     assert _find_in_pieces(CHUNKED, [body + b"HTTP/1.1 200 OK\r\n\r\n"]) == (1, len(body))
-    assert BodyEnd(CHUNKED).find_now(bytearray(body + b"5\r\nextra\r\n")) == len(body)
+    for trailers in ((), (("X", "1"),)):
+        whole = chunked(b"hello", trailers=trailers)
+        for first, second in _halves(whole + b"junk"):
+            n_reads = 1 if len(first) >= len(whole) else 2
+            assert _find_in_pieces(CHUNKED, [first, second]) == (n_reads, len(whole)), (first, second)
     dechunker = Dechunker()
     assert dechunker.feed(body + b"5\r\nextra\r\n") + dechunker.feed(b"5\r\nextra\r\n") == b"hello"
 
@@ -242,7 +246,7 @@ def test_broken_chunks_are_refused_by_both_readers(body: bytes) -> None:
 @pytest.mark.parametrize("is_finished", [True, False], ids=["finished", "unfinished"])
 def test_a_size_line_over_1_kib_is_too_large(is_finished: bool) -> None:
     line = b"5;" + b"e" * MAX_SIZE_LINE_BYTES + (b"\r\nhello\r\n\r\n" if is_finished else b"")
-    for read in (lambda: BodyEnd(CHUNKED).find_now(bytearray(line)), lambda: Dechunker().feed(line)):
+    for read in (lambda: BodyEnd(CHUNKED).check(bytearray(line)), lambda: Dechunker().feed(line)):
         with pytest.raises(FramingError) as caught:
             read()
         assert caught.value.too_large
@@ -342,6 +346,6 @@ def test_a_length_framed_body_can_be_cut_anywhere(content: bytes, cuts: list[int
 @given(st.binary(max_size=80))
 def test_no_bytes_crash_the_readers(raw: bytes) -> None:
     """Whatever comes is an answer, not one yet, or refused."""
-    for read in (lambda: parse_head(raw), lambda: BodyEnd(CHUNKED).find_now(bytearray(raw)), lambda: Dechunker().feed(raw)):
+    for read in (lambda: parse_head(raw), lambda: BodyEnd(CHUNKED).check(bytearray(raw)), lambda: Dechunker().feed(raw)):
         with contextlib.suppress(FramingError):
             read()
