@@ -18,6 +18,7 @@ from longbench_sched.report.figures import P99_NOTE, STAT_COLUMNS, duration_text
 from longbench_sched.report.layout import NULL, Column, Line, Lines, Notice, Page, Table
 from longbench_sched.report.outcomes import notices, outcome_text, reasons_table
 from longbench_sched.report.untrusted import clean
+from longbench_sched.run import RunMeta
 
 METRICS = ("ttft", "tpot", "itl", "e2e")
 
@@ -55,11 +56,12 @@ def build(summaries: Sequence[Summary], files: tuple[Line, ...]) -> Page:
 
 
 def labels(summaries: Sequence[Summary]) -> list[str]:
-    """The shortest names that tell the runs apart: engine, then with workload, else the run ids."""
+    """The shortest names that tell the runs apart: what a sweep set, targets of an experiment, engines, else the run ids."""
     metas = [summary.meta for summary in summaries]
     cells = [overview.cell_of(summary) for summary in summaries]
     for candidates in (
         [" ".join(f"{knob}={value}" for knob, value in cell.items()) for cell in cells] if all(cells) else [],
+        *_names_in_experiment(metas),
         [clean(meta.target.get("engine") or "?", 20) for meta in metas],
         [headline.engine_name(meta) for meta in metas],
         [f"{clean(meta.target.get('engine') or '?', 20)} {clean(meta.workload, 20)}" for meta in metas],
@@ -68,6 +70,18 @@ def labels(summaries: Sequence[Summary]) -> list[str]:
         if len(set(candidates)) == len(summaries):
             return candidates
     return [f"{place}: {clean(meta.run_id, 40)}" for place, meta in enumerate(metas, 1)]
+
+
+def _names_in_experiment(metas: Sequence[RunMeta]) -> list[list[str]]:
+    """Targets, then with their blocks, then with their loads as well; nothing unless all runs belong to an experiment."""
+    places = [meta.experiment for meta in metas]
+    if not all("target" in place for place in places):
+        return []
+    targets = [clean(place["target"], 30) for place in places]
+    numbers = [place["block"] + 1 if isinstance(place.get("block"), int) else "?" for place in places]
+    blocks = [f"{target} block {number}" for target, number in zip(targets, numbers, strict=True)]
+    loads = [f"{target} {clean(place.get('cell') or '?', 60)}" for target, place in zip(targets, places, strict=True)]
+    return [targets, blocks, loads]
 
 
 def _head(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:

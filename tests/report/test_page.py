@@ -113,6 +113,19 @@ class TestSeveral:
         assert several.labels([a, b]) == ["one", "two"]
         assert several.labels([a, a]) == ["1: one", "2: one"]
 
+    def test_runs_of_an_experiment_are_called_by_target_block_or_load(self) -> None:
+        def labels(*places: tuple[str, int, str]) -> list[str]:
+            metas = [
+                handmade.make_meta(run_id=f"r{i}", experiment={"id": "x", "target": target, "block": block, "cell": cell})
+                for i, (target, block, cell) in enumerate(places)
+            ]
+            return several.labels([handmade.make_summary(meta) for meta in metas])
+
+        assert labels(("a", 0, "30k"), ("b", 0, "30k")) == ["a", "b"]
+        assert labels(("a", 0, "30k"), ("a", 1, "30k")) == ["a block 1", "a block 2"]
+        assert labels(("a", 0, "30k"), ("a", 0, "8k")) == ["a 30k", "a 8k"]
+        assert labels(("a", 0, "30k"), ("a", 0, "30k")) == ["r0", "r1"]
+
     def test_each_metric_is_a_group_of_rows_in_one_unit(self) -> None:
         a = handmade.make_summary(whole=Section("whole", 0, 9, {"ttft": Stat("ttft", "s", 5, p50=0.9)}, {}), steady=None)
         b = replace(
