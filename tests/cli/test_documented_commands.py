@@ -1,0 +1,90 @@
+"""Every command that README, docs and --help show is one that the command line takes; those that need no server run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from longbench_sched.cli.app import app, main, spread_goodput
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAME = "longbench-sched"
+GROUP = typer.main.get_command(app)
+
+# They run in this order, in one folder: what one stores the next ones show.
+NEEDS_NO_SERVER = ("workloads", "simulate", "show latest", "calibrate latest", "report latest")
+
+
+def commands_of(text: str, *, is_help: bool = False) -> Iterator[str]:
+    """The commands that stand in code: in fences or indented by four spaces; in --help by two. Continued lines are joined."""
+    text = text.replace("\\\n", " ")
+    in_fence = False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            in_fence = not in_fence
+        elif (is_help or in_fence or line.startswith("    ")) and (found := re.match(rf" *(?:\$ )?({NAME} .*)", line)):
+            yield " ".join(found[1].split())
+
+
+def shown() -> list[tuple[str, str]]:
+    """(where, command) of all pages and of the examples in --help, each command once."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for command in commands_of(page.read_text("utf-8")):
+            found.setdefault(command, page.name)
+    for name, command in GROUP.commands.items():  # type: ignore[attr-defined]
+        for example in commands_of(command.epilog or "", is_help=True):
+            found.setdefault(example, f"{name} --help")
+    return [(where, command) for command, where in found.items()]
+
+
+def arguments_of(command: str) -> list[str]:
+    words = shlex.split(command, comments=True)[1:]
+    return spread_goodput([word for word in words if word != "..."])
+
+
+SHOWN = shown()
+
+
+def test_commands_are_found_in_pages_and_in_help() -> None:
+    where = {page for page, _ in SHOWN}
+    assert {"README.md", "check.md", "simulator.md", "run --help", "compare --help"} <= where
+    assert list(commands_of("text\n```\n$ longbench-sched run \\\n  smoke\n```\nlongbench-sched sends")) == [
+        "longbench-sched run smoke"
+    ]
+
+
+@pytest.mark.parametrize("command", [pytest.param(command, id=f"{where}: {command}") for where, command in SHOWN])
+def test_every_command_that_is_shown_is_taken(command: str) -> None:
+    """Names and types of all flags; nothing is run."""
+    context = GROUP.make_context(NAME, arguments_of(command), resilient_parsing=False)
+    while isinstance(context.command, typer.core.TyperGroup):
+        name, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        assert inner is not None, name
+        context = inner.make_context(name, rest, parent=context)
+    assert context.command.name not in (None, NAME)
+
+
+def test_every_command_that_needs_no_server_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [command for start in NEEDS_NO_SERVER for _, command in SHOWN if command.startswith(f"{NAME} {start}")]
+    assert len(commands) > 30
+    # A run with a trace, made first, is what `latest` would be: it is made again before it is shown.
+    traced = next(command for command in commands if "--trace steps.parquet" in command and " simulate " in command)
+    fitted = next(command for command in commands if " calibrate " in command)
+    for command in [traced, fitted, *commands]:
+        if " latest" in command and " simulate " not in command:
+            assert main(arguments_of(traced)) == 0
+            capsys.readouterr()
+        code = main(arguments_of(command))
+        said = capsys.readouterr()
+        assert code == 0, f"{command}\n{said.err}"
+        assert (said.out or said.err).strip() or "--export" in command, command
