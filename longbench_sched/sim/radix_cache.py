@@ -10,6 +10,7 @@ Pages of more than one token are whole in the tree or not there. `free` counts w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ class TreeNode:
     children: dict[Content, TreeNode] = field(default_factory=dict)  # by their first page
     locks: int = 0
     looked_at: int = 0
+    born: int = 0  # when it, or the node that it was cut from, was put below its parent
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +93,36 @@ class RadixCache(KvBlocks):
         self._put(sequence, "cached", n)
         return n
 
+    def depth_first(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """Sequences in the order of a walk down the tree, by the node at which the last lookup of each ended.
+
+        At a fork the branch below which more of them ended comes first, then the older one; who ended at a node comes after
+        those below it.
+        """
+        here: dict[TreeNode, list[Sequence]] = {}
+        weight: dict[TreeNode, int] = {}
+        branches: dict[TreeNode, list[TreeNode]] = {}
+        for sequence in sequences:
+            node = sequence.node
+            assert node is not None
+            here.setdefault(node, []).append(sequence)
+            while node is not None:
+                if node not in weight and node.parent is not None:
+                    branches.setdefault(node.parent, []).append(node)
+                weight[node] = weight.get(node, 0) + 1
+                node = node.parent
+        walked: list[Sequence] = []
+        path: list[tuple[TreeNode, bool]] = [(self.root, False)]
+        while path:
+            node, is_back = path.pop()
+            if is_back:
+                walked += here.get(node, ())
+                continue
+            path.append((node, True))
+            forks = sorted(branches.get(node, ()), key=lambda one: (weight[one], -one.born))
+            path += [(one, False) for one in forks]
+        return walked
+
     def found_tokens(self, sequence: Sequence) -> int:
         """Tokens found; the last token is always computed."""
         return self.look_up(sequence, sequence.length - 1)
@@ -145,7 +177,7 @@ class RadixCache(KvBlocks):
         n, node = self._walk(content)
         if n < length:
             rest = after(content, n)
-            leaf = TreeNode(rest, length - n, node, looked_at=self._clock)
+            leaf = TreeNode(rest, length - n, node, looked_at=self._clock, born=self._clock)
             self._set_child(node, self._edge(rest), leaf)
             self._put(self, "n_evictable", self.n_evictable + leaf.n)
             self._put(self, "free", self.free + leaf.n // size)
@@ -191,7 +223,7 @@ class RadixCache(KvBlocks):
         """Cut an edge; the upper part, which is new."""
         parent = node.parent
         assert parent is not None
-        upper = TreeNode(first(node.content, at), at, parent, locks=node.locks, looked_at=self._clock)
+        upper = TreeNode(first(node.content, at), at, parent, locks=node.locks, looked_at=self._clock, born=node.born)
         lower = after(node.content, at)
         upper.children[self._edge(lower)] = node
         self._set_child(parent, self._edge(node.content), upper)

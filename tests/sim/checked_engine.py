@@ -186,6 +186,8 @@ def drive(
             assert 1 <= request.yielded_now <= most, "G6, SP-1: one token, with drafts at most one more than drafts"
             if next_start[request.id] == request.computed + most - request.yielded_now:
                 next_start[request.id] = request.computed  # SP-4: what was rejected is computed again
+            if request.finish is None and not state.is_ahead:
+                assert request.left_to_compute == 1, "SP-4: the cache holds what was accepted, up to the last token but one"
             story.tokens_at.setdefault(request.id, []).extend([now_s] * request.yielded_now)
         n_yielded = sum(request.yielded_now for request in yielded)
         assert engine.counters.generated_tokens == n_before + n_yielded

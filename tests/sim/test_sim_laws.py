@@ -1,43 +1,24 @@
-"""The laws that hold for every scheduler (G1 to G8, checked by `drive`) and those of each, over random workloads and knobs."""
+"""The laws that hold for every scheduler (G1 to G8, checked by `drive`) and those of each, over random workloads and knobs.
+
+Which law is asserted where: docs/policies/laws.md. SGLang's own: test_sim_laws_sglang.py.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count
+
 import pytest
-from checked_engine import Arrival, drive, paged, sglang, trtllm, vllm
+from checked_engine import drive, paged, sglang, trtllm, vllm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from law_parts import arrivals, decoding, full_step_s, gaps_in_steps, kv_tokens, planned, quick, with_acceptance
 
-from longbench_sched.sim.engine import Engine
 from longbench_sched.sim.policy.orca import Orca, OrcaOptions
-from longbench_sched.sim.policy.sarathi import Sarathi, SarathiOptions
-from longbench_sched.sim.policy.sglang import Sglang042Options, SglangNote
+from longbench_sched.sim.policy.sarathi import FastgenOptions, Sarathi, SarathiOptions
+from longbench_sched.sim.policy.sglang_options import SGLANG_0_5_23
 from longbench_sched.sim.policy.static import Static, StaticOptions
 from longbench_sched.sim.policy.vllm_v0 import VllmV0, VllmV0Options
-
-arrivals = st.lists(
-    st.builds(
-        Arrival,
-        at_s=st.floats(0, 0.2),
-        isl=st.integers(1, 200),
-        osl=st.integers(1, 24),
-        stop_at=st.none() | st.integers(1, 30),
-        to_length=st.booleans(),
-        priority=st.integers(0, 2),
-        group=st.none() | st.integers(0, 1),
-        prefix=st.integers(1, 200),
-    ),
-    min_size=1,
-    max_size=12,
-)
-kv_tokens = st.integers(240, 900)  # one request always fits, a few do not
-quick = settings(max_examples=120, deadline=None)
-
-
-def with_acceptance(engine: Engine) -> Engine:
-    """As many drafts hold as a rule without meaning says, from none to all."""
-    engine.accepted = lambda sequence, k: (7 * sequence.id + 3 * sequence.generated) % (k + 1)
-    return engine
-
 
 vllm_knobs = st.fixed_dictionaries(
     {
@@ -59,11 +40,12 @@ vllm_knobs = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(arrivals, kv_tokens, st.integers(8, 96), vllm_knobs)
 def test_vllm_keeps_the_laws(work, kv, budget, knobs) -> None:
+    """V1-1, V1-2, V1-4, V1-5, V1-6, V1-7, V1-8, with the exceptions that were seen on the real scheduler."""
     knobs["max_num_seqs"] = min(knobs["max_num_seqs"], budget)
     engine = with_acceptance(vllm(kv, max_num_batched_tokens=budget, max_model_len=512, **knobs))
     options = engine.options
     threshold = knobs["long_prefill_token_threshold"]
-    # The exceptions that were seen on the real scheduler.
+    is_in_order = knobs["scheduling_policy"] == "fcfs" and not knobs["async_scheduling"]
     every_decode_advances = (
         threshold == 0
         and not knobs["num_speculative_tokens"]
@@ -73,6 +55,7 @@ def test_vllm_keeps_the_laws(work, kv, budget, knobs) -> None:
     )
 
     def step(plan, state) -> None:
+        assert plan.n_tokens <= budget, "V1-1: within the budget"
         if plan.preempted:
             assert not plan.admitted, "V1-6: no admission in a step that preempted"
         for sequence in plan.admitted:
@@ -81,83 +64,25 @@ def test_vllm_keeps_the_laws(work, kv, budget, knobs) -> None:
             middle = [chunk.sequence for chunk in plan.chunks if not chunk.is_last]
             assert len(middle) <= 1, "V1-2: at most one in mid-prompt"
             assert not middle or middle[0] is state.running[-1], "V1-2: and it is the last that runs"
-            decoding = {request.id for request in state.running if request.generated and request.left_to_compute == 1}
-            assert decoding <= {entry.sequence.id for entry in plan.entries()}, "V1-2: every decode advances in every step"
+            assert decoding(state) <= planned(plan), "V1-2: every decode advances in every step"
+        if is_in_order:
+            came = [request.id for request in state.waiting]
+            assert came == sorted(came), "V1-8: whoever was preempted stands before all that came after him"
+            assert not (plan.admitted and came) or plan.admitted[-1].id < came[0], "V1-5, V1-8: and is admitted before them"
         if threshold and len(state.running) + len(state.waiting) > 1 and not state.is_ahead:
             cap = max(threshold, budget // 2) if knobs["long_prefill_token_threshold_adaptive"] else threshold
             assert all(chunk.n_tokens <= cap for chunk in plan.chunks), "V1-4: no chunk above the threshold"
 
     story = drive(engine, work, step)
-    if knobs["scheduling_policy"] == "fcfs" and not knobs["async_scheduling"]:
+    if is_in_order:
         first_admissions = list(dict.fromkeys(story.admitted))
         assert first_admissions == sorted(first_admissions), "V1-5: first come, first served"
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    arrivals,
-    kv_tokens,
-    st.integers(8, 96),
-    st.integers(1, 8),
-    st.booleans(),
-    st.sampled_from([1, 4]),
-    st.sampled_from(["fcfs", "lpm", "lof"]),
-    st.booleans(),
-    st.sampled_from([0, 2]),
-)
-def test_sglang_keeps_the_laws(work, kv, chunk, places, mixed, page, order, uses_tree, steps) -> None:
-    chunk -= chunk % page
-    drafting = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": steps, "speculative_num_draft_tokens": 4}
-    engine = with_acceptance(
-        sglang(
-            kv,
-            chunked_prefill_size=chunk,
-            max_running_requests=places,
-            enable_mixed_chunk=mixed,
-            page_size=page,
-            schedule_policy=order,
-            disable_radix_cache=not uses_tree,
-            **(drafting if steps else {}),
-        )
-    )
-    policy = engine.policy
-
-    def step(plan, state) -> None:
-        assert len([one for one in plan.chunks if not one.is_last]) <= 1, "SG-2: at most one in mid-prompt"
-        if not mixed:
-            assert not (plan.chunks and (plan.decodes or plan.verifies)), "SG-1: a step is pure"
-        if plan.preempted:
-            assert plan.decodes or plan.verifies, "SG-8: after a retraction the others go on"
-        note = state.note
-        assert isinstance(note, SglangNote)
-        assert note.ratio <= 1.0, "SG-9"
-        # Seen on the real scheduler: the ratio after a retraction may be below the floor, until the next decode.
-        assert plan.preempted or plan.chunks or note.ratio >= policy.min_ratio, "SG-9"
-
-    if mixed and steps:
-        return  # verifications do not ride in a prefill batch that is counted in single tokens
-    drive(engine, work, step)
-
-
-@quick
-@given(arrivals, kv_tokens, st.integers(1, 8), st.booleans())
-def test_sglang_0_4_keeps_the_laws(work, kv, places, drafts) -> None:
-    """EAGLE turns chunks, tree and overlap off: one whole prompt a batch."""
-    flags = {"speculative_algorithm": "EAGLE", "speculative_num_steps": 3, "speculative_num_draft_tokens": 8}
-    engine = with_acceptance(sglang(kv, Sglang042Options, max_running_requests=places, **(flags if drafts else {})))
-
-    def step(plan, state) -> None:
-        if drafts:
-            assert len(plan.chunks) <= 1
-            assert all(chunk.is_last for chunk in plan.chunks)
-
-    drive(engine, work, step)
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     arrivals,
-    kv_tokens,
+    st.integers(256, 900),  # blocks hold 32
     st.integers(32, 96),
     st.integers(1, 8),
     st.sampled_from(["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"]),
@@ -166,6 +91,9 @@ def test_sglang_0_4_keeps_the_laws(work, kv, places, drafts) -> None:
     st.sampled_from([0, 2]),
 )
 def test_trtllm_with_chunks_keeps_the_laws(work, kv, budget, batch, capacity, chunking, reuse, drafts) -> None:
+    """T-1, T-2, T-3, T-4, T-5."""
+    serial = count()
+    started: dict[int, int] = {}  # when each was last admitted
     engine = with_acceptance(
         trtllm(
             kv,
@@ -180,14 +108,22 @@ def test_trtllm_with_chunks_keeps_the_laws(work, kv, budget, batch, capacity, ch
     )
 
     def step(plan, state) -> None:
+        assert plan.n_tokens <= budget, "T-1: within the budget"
+        started.update((request.id, next(serial)) for request in plan.admitted)
         for chunk in plan.chunks:
             assert chunk.is_last or chunk.n_tokens % 32 == 0, "T-5: a piece that is not the last is whole blocks"
         if capacity == "MAX_UTILIZATION":
             assert not plan.preempted or plan.n_tokens, "T-4: whoever is first runs"
+            stay = [started[request.id] for request in state.running if request not in plan.admitted]
+            for request in plan.preempted:
+                assert not stay or started[request.id] > max(stay), "T-4: the latest started are paused"
             return
+        if not reuse:
+            to_completion = sum(state.kv.blocks_for(request.max_length + drafts) for request in state.running)
+            assert to_completion <= state.kv.total, "T-2: everyone can be run to the end"
         generating = {request.id for request in state.running if request.generated}
         if len(generating) * (1 + drafts) <= budget:
-            assert generating <= {entry.sequence.id for entry in plan.entries()}, "T-3: every generating request advances"
+            assert generating <= planned(plan), "T-3: every generating request advances"
         if capacity == "STATIC_BATCH" and plan.admitted:
             fresh = {entry.sequence for entry in plan.entries() if entry.start == plan.hits.get(entry.sequence, 0)}
             assert all(not request.generated or request in fresh for request in state.running)
@@ -200,6 +136,7 @@ def test_trtllm_with_chunks_keeps_the_laws(work, kv, budget, batch, capacity, ch
 @quick
 @given(arrivals, kv_tokens, st.integers(200, 400), st.sampled_from(["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]), st.booleans())
 def test_trtllm_without_chunks_keeps_the_laws(work, kv, budget, capacity, reuse) -> None:
+    """T-2, T-6: what is too long for a step is never cut."""
     engine = trtllm(kv, max_num_tokens=budget, capacity_scheduler_policy=capacity, enable_block_reuse=reuse)
     story = drive(engine, work, lambda plan, state: [pytest.fail("cut") for chunk in plan.chunks if not chunk.is_last])
     assert capacity == "MAX_UTILIZATION" or not story.preempted
@@ -208,6 +145,7 @@ def test_trtllm_without_chunks_keeps_the_laws(work, kv, budget, capacity, reuse)
 @quick
 @given(arrivals, kv_tokens, st.integers(1, 8), st.sampled_from([0, 2]))
 def test_vllm_v0_keeps_the_laws(work, kv, places, drafts) -> None:
+    """V0-1, V0-2, V0-4."""
     options = VllmV0Options(None, places, 512, False, block_size=4, num_speculative_tokens=drafts)
     engine = with_acceptance(paged("vllm-v0", VllmV0, options, kv, drafts))
 
@@ -226,12 +164,12 @@ def test_vllm_v0_keeps_the_laws(work, kv, places, drafts) -> None:
 @quick
 @given(arrivals, kv_tokens, st.integers(8, 96), st.integers(1, 8), st.sampled_from([0, 2]))
 def test_vllm_v0_with_chunks_keeps_the_laws(work, kv, budget, places, drafts) -> None:
+    """V0-3."""
     options = VllmV0Options(budget, min(places, budget // (1 + drafts)), 512, True, num_speculative_tokens=drafts)
     engine = with_acceptance(paged("vllm-v0", VllmV0, options, kv, drafts))
 
     def step(plan, state) -> None:
-        decoding = {request.id for request in state.running if request.generated and request.left_to_compute == 1}
-        assert decoding <= {entry.sequence.id for entry in plan.entries()}, "V0-3: every running decode advances"
+        assert decoding(state) <= planned(plan), "V0-3: every running decode advances"
 
     drive(engine, work, step)
 
@@ -239,6 +177,7 @@ def test_vllm_v0_with_chunks_keeps_the_laws(work, kv, budget, places, drafts) ->
 @quick
 @given(arrivals, kv_tokens, st.integers(1, 8), st.floats(0, 0.1))
 def test_static_batching_keeps_the_laws(work, kv, size, timeout_s) -> None:
+    """S1, S2."""
     engine = paged("static", Static, StaticOptions(size, timeout_s), kv)
     slots = 0
 
@@ -256,6 +195,7 @@ def test_static_batching_keeps_the_laws(work, kv, size, timeout_s) -> None:
 @quick
 @given(arrivals, kv_tokens, st.integers(1, 8))
 def test_orca_keeps_the_laws(work, kv, places) -> None:
+    """O1, O2, O3."""
     engine = paged("orca", Orca, OrcaOptions(places), kv)
 
     def step(plan, state) -> None:
@@ -268,14 +208,17 @@ def test_orca_keeps_the_laws(work, kv, places) -> None:
     assert story.admitted == sorted(story.admitted), "O1: first come, first served"
 
 
+@pytest.mark.parametrize("kind", [SarathiOptions, FastgenOptions], ids=["sarathi", "fastgen"])
+@pytest.mark.parametrize("batching", ["stall-free", "decode-maximal"])
 @quick
-@given(arrivals, kv_tokens, st.integers(8, 96), st.integers(1, 8), st.sampled_from(["stall-free", "decode-maximal"]))
-def test_sarathi_keeps_the_laws(work, kv, budget, places, batching) -> None:
-    engine = paged("sarathi", Sarathi, SarathiOptions(budget, places, batching), kv)
+@given(work=arrivals, kv=kv_tokens, budget=st.integers(8, 96), places=st.integers(1, 8))
+def test_sarathi_and_fastgen_keep_the_laws(kind, batching, work, kv, budget, places) -> None:
+    """SS-1, SS-2, SS-4."""
+    engine = paged("sarathi", Sarathi, kind(budget, places, batching), kv)
 
     def step(plan, state) -> None:
-        decoding = {request for request in state.running if request.generated and request.left_to_compute == 1}
-        assert decoding <= {entry.sequence for entry in plan.entries()}, "SS-1: every running decode is in every step"
+        assert decoding(state) <= planned(plan), "SS-1: every running decode is in every step"
+        assert plan.n_tokens <= budget, "SS-2: a step is within the budget"
         if batching == "decode-maximal":
             assert len(plan.chunks) <= 1
 
@@ -284,12 +227,44 @@ def test_sarathi_keeps_the_laws(work, kv, budget, places, batching) -> None:
     assert first_admissions == sorted(first_admissions), "SS-4: first come, first served"
 
 
+BOUNDED = {
+    "vllm": lambda kv, budget, places: vllm(kv, max_num_batched_tokens=budget, max_num_seqs=places, max_model_len=512),
+    "vllm-v0 chunked": lambda kv, budget, places: paged("vllm-v0", VllmV0, VllmV0Options(budget, places, 512, True), kv),
+    "sarathi": lambda kv, budget, places: paged("sarathi", Sarathi, SarathiOptions(budget, places), kv),
+    "sarathi, one piece": lambda kv, budget, places: paged(
+        "sarathi", Sarathi, SarathiOptions(budget, places, "decode-maximal"), kv
+    ),
+    "fastgen": lambda kv, budget, places: paged("fastgen", Sarathi, FastgenOptions(budget, places), kv),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@quick
+@given(work=arrivals, kv=kv_tokens, budget=st.integers(8, 96), places=st.integers(1, 8))
+def test_no_gap_between_tokens_is_longer_than_a_full_step(name, work, kv, budget, places) -> None:
+    """V1-3, SS-3: who is not preempted gets a token in every step, and no step is longer than one of the whole budget."""
+    engine = BOUNDED[name](kv, budget, places)
+
+    def step(plan, state) -> None:
+        assert plan.n_tokens <= budget
+        assert engine.cost(plan) <= full_step_s(engine, plan, budget)
+
+    for request, gaps in gaps_in_steps(drive(engine, work, step)).items():
+        assert set(gaps) <= {1}, f"request {request} was passed over"
+
+
 ALL = {
     "vllm": lambda kv: vllm(kv, max_num_batched_tokens=64),
     "vllm by priority": lambda kv: vllm(kv, max_num_batched_tokens=64, scheduling_policy="priority"),
     "vllm with drafts": lambda kv: with_acceptance(vllm(kv, max_num_batched_tokens=64, num_speculative_tokens=3)),
-    "sglang": lambda kv: sglang(kv, chunked_prefill_size=64),
-    "sglang lpm": lambda kv: sglang(kv, chunked_prefill_size=64, schedule_policy="lpm"),
+    **{f"sglang {order}": partial(sglang, chunked_prefill_size=64, schedule_policy=order) for order in SGLANG_0_5_23.orders},
+    "sglang by priority": partial(
+        sglang,
+        chunked_prefill_size=64,
+        max_running_requests=3,
+        enable_priority_scheduling=True,
+        priority_scheduling_preemption_threshold=1,
+    ),
     "sglang mixed": lambda kv: sglang(kv, chunked_prefill_size=64, enable_mixed_chunk=True),
     "trtllm": lambda kv: trtllm(kv, max_num_tokens=256),
     "trtllm by use": lambda kv: trtllm(kv, max_num_tokens=256, capacity_scheduler_policy="MAX_UTILIZATION"),
@@ -345,5 +320,5 @@ def _picture(engine) -> tuple:
 @settings(max_examples=25, deadline=None)
 @given(work=arrivals, kv=kv_tokens)
 def test_the_same_work_gives_the_same_steps(name, work, kv) -> None:
-    """G7: determinism."""
+    """G1, G2, G3, G4, G5, G6, G7, G8: `drive` checks each step; and the same work gives the same steps (G7)."""
     assert drive(ALL[name](kv), work).plans == drive(ALL[name](kv), work).plans

@@ -114,7 +114,7 @@ def test_in_0_4_eagle_with_chunks_is_refused_and_says_why(flags: dict) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"schedule_policy": "dfs"}, "Known: fcfs, lpm, lof"),
+        ({"enable_mixed_chunk": True, "speculative_algorithm": "EAGLE3"}, "speculation turns it off"),
         ({"enable_mixed_chunk": True, "chunked_prefill_size": -1}, "needs chunked prefill"),
         ({"chunked_prefill_size": 100, "page_size": 64}, "multiple of --page-size"),
     ],
@@ -139,6 +139,13 @@ def test_a_long_queue_is_served_first_come_first_served_even_under_lpm() -> None
         last = engine.submit(120, 1, now_s, content=prompt_content(n, 120, group=0, prefix_tokens=100))
         engine.begin(now_s)
         assert (engine.step.chunks[0].sequence is last) == (expected != 0), n
+
+
+def test_speculation_has_48_places_unless_more_are_asked_for() -> None:
+    options = SglangOptions(speculative_algorithm="EAGLE3").resolved(GPUS["H200"], 32_768)
+    assert options.max_running(1 << 20) == 48
+    asked = SglangOptions(speculative_algorithm="EAGLE3", max_running_requests=200).resolved(GPUS["H200"], 32_768)
+    assert asked.max_running(1 << 20) == 200
 
 
 @pytest.mark.parametrize(("gpu", "chunk"), [("A100", 8192), ("H200", 8192), ("B200", 16384), ("MI300X", 16384)])
