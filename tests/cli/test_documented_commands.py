@@ -88,3 +88,23 @@ def test_every_command_that_needs_no_server_runs(
         said = capsys.readouterr()
         assert code == 0, f"{command}\n{said.err}"
         assert (said.out or said.err).strip() or "--export" in command, command
+
+
+def test_the_demonstration_ends_with_the_verdicts_that_its_page_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With two blocks instead of five: what the verdicts rest on is far larger than what the blocks differ by."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    gate = (ROOT / "docs/demonstration/gate.toml").read_text("utf-8").replace("min_runs = 5", "min_runs = 2")
+    (tmp_path / "gate.toml").write_text(gate)
+    assert main(["run", "docs/demonstration/sglang-chunks.toml", "--num-runs", "2"]) == 0
+    assert main(["baseline", "save", "main", "sglang-8k", "--reason", "8K chunks, as today"]) == 0
+    capsys.readouterr()
+    page = (ROOT / "docs/demonstration.md").read_text("utf-8")
+    for target in ("sglang-8k-mixed", "vllm", "trtllm"):
+        assert main(["check", target, "--baseline", "main", "--policy", "gate.toml"]) == 1
+        said = capsys.readouterr().out
+        assert [line.split()[:2] for line in said.splitlines() if line.endswith("FAIL")] == [["ITL", "p99"]]
+        assert re.search(rf"\| {target} \|.*\| failed \|", page)
+    assert main(["compare", "sglang-8k", "sglang-32k", "--metric", "itl_max", "--metric", "tpot_p50"]) == 0
