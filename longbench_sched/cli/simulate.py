@@ -20,12 +20,17 @@ Examples:
 
   longbench-sched simulate 30k-500-c64 --engine vllm --max-num-batched-tokens 2048 --export chunks.md
 
+  longbench-sched simulate 30k-500-c64 --engine sglang --pp-size 4 --enable-dynamic-chunking
+
+  longbench-sched simulate 30k-500-r1 --engine vllm -tp 2 --disaggregation dynamo-like --prefill-engines 3 --decode-engines 1
+
   longbench-sched simulate 30k-500-r1 --engine sglang --trace steps.parquet
 
   longbench-sched simulate 30k-500-r1 --engine sglang --sweep chunked_prefill_size=2048,8192,32768 --sweep request_rate=0.5,1
 
-Flags that are not listed here are the engine's own, in its own spelling. The run is stored like a measured one: `show` and
-`report` read it.
+Flags that are not listed here are the engine's own, in its own spelling, those of its parallel sizes among them
+(--tensor-parallel-size, --tp-size, -tp; --pipeline-parallel-size, --pp-size, -pp). The run is stored like a measured one:
+`show` and `report` read it.
 """
 
 
@@ -55,6 +60,24 @@ def simulate(
     draft_model: draft_flags.DraftModel = None,
     draft_window: draft_flags.DraftWindow = None,
     acceptance_rate: draft_flags.AcceptanceRate = None,
+    disaggregation: Annotated[
+        str | None,
+        typer.Option(
+            "--disaggregation",
+            help="Prefill and decode on engines of their own, and how KV goes from one to the other: mooncake-like (streamed "
+            "through a store) or dynamo-like (decode memory first, then at once). SGLang calls the two kinds of engine "
+            "--disaggregation-mode prefill and decode, Dynamo prefill and decode workers. none: engines that do both.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    prefill_engines: Annotated[
+        int | None,
+        typer.Option(min=1, help="Engines that prefill, each on its own GPUs. Default: 1.", rich_help_panel=ENGINE),
+    ] = None,
+    decode_engines: Annotated[
+        int | None,
+        typer.Option(min=1, help="Engines that decode, each on its own GPUs. Default: 1.", rich_help_panel=ENGINE),
+    ] = None,
     calibration: Annotated[
         str | None,
         typer.Option("--calibration", help="Fitted parameters: a file of `calibrate`, or a known set.", rich_help_panel=ENGINE),
@@ -99,6 +122,7 @@ def simulate(
     from longbench_sched.cli.model_flag import read_model
     from longbench_sched.errors import UsageError
     from longbench_sched.experiment.sweep import Base, make_cells, read_axis
+    from longbench_sched.sim.pools import POOL_KNOBS
     from longbench_sched.slo import Slo
     from longbench_sched.workload.overrides import Overrides
 
@@ -116,6 +140,7 @@ def simulate(
         num_warmups=num_warmups,
         slo=Slo.parse(goodput) if goodput else None,
     )
+    given_pools = (disaggregation, prefill_engines, decode_engines)
     base = Base(
         workload=workload,
         overrides=overrides,
@@ -127,6 +152,7 @@ def simulate(
         calibration=None if calibration is None else read_calibration(calibration),
         read_model=read_model,
         wish=draft_flags.read_wish(draft_model, draft_window, acceptance_rate),
+        pools={knob: str(value) for knob, value in zip(POOL_KNOBS, given_pools, strict=True) if value is not None},
     )
     if trace is not None and sweep:
         raise UsageError("--trace is of one run. Leave out --sweep, or trace the one cell that matters.")

@@ -187,8 +187,8 @@ def _params(meta: RunMeta) -> dict[str, float]:
 
 
 def _gpus(meta: RunMeta) -> int | None:
-    """As the experiment says, else the product of the engine's parallel sizes, if it tells them."""
-    stated = meta.experiment.get("gpus")
+    """As the experiment or the simulator says, else the product of the engine's parallel sizes, if it tells them."""
+    stated = meta.experiment.get("gpus", meta.engine_facts.get("gpus"))
     if isinstance(stated, int):
         return stated
     sizes = [meta.engine_facts.get(name) for name in ("tensor_parallel", "pipeline_parallel", "data_parallel")]

@@ -45,8 +45,9 @@ FACTS: dict[str, str] = {
     "tensor_parallel": "GPUs that share each layer",
     "pipeline_parallel": "GPUs in a row",
     "data_parallel": "copies of the engine",
+    "gpus": "GPUs of all engines together; only the simulator says it",
     "speculative": "method of speculative decoding; null = none",
-    "disaggregation": "role in a split of prefill and decode",
+    "disaggregation": "role in a split of prefill and decode; of simulated pools, both and the way between them",
     "time_scale": "engine time over wall time; only the embedded engine says it",
     "simulated": "the engine is made of arithmetic; only the embedded engine says it",
 }
@@ -153,6 +154,8 @@ _TRTLLM = {
     "max_num_seqs": "max_batch_size",
     "block_size": "tokens_per_block",
     "prefix_caching": "enable_block_reuse",
+    "tensor_parallel": "tp_size",
+    "pipeline_parallel": "pp_size",
 }
 
 

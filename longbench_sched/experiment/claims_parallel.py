@@ -9,15 +9,10 @@ from longbench_sched.experiment.claims import Answer, Cell, Claim, Finding, Fitt
 from longbench_sched.experiment.claims_scheduling import H200, QWEN, build, whole_prefill_s
 from longbench_sched.sim.calibration import CALIBRATIONS
 from longbench_sched.sim.cost import Parallel, StepCost
-from longbench_sched.sim.disaggregation import (
-    PRESETS,
-    DisaggregatedEngine,
-    Limits,
-    goodput_per_s,
-    poisson_arrivals,
-    serve_side_by_side,
-)
+from longbench_sched.sim.disaggregation import DisaggregatedEngine
+from longbench_sched.sim.goodput import Limits, goodput_per_s, poisson_arrivals, serve_side_by_side
 from longbench_sched.sim.hardware import GPUS
+from longbench_sched.sim.layout import split_layers
 from longbench_sched.sim.models import MODELS, quantized
 from longbench_sched.sim.pipeline import (
     DynamicChunking,
@@ -26,10 +21,10 @@ from longbench_sched.sim.pipeline import (
     chunk_price,
     fit_quadratic,
     hand_off_s_per_token,
-    split_layers,
     time_prefill,
 )
-from longbench_sched.sim.replay import Served
+from longbench_sched.sim.pools import PRESETS
+from longbench_sched.sim.replay import Served, replay
 
 N128 = 131_072
 LINK = 50e9  # bytes/s between nodes: 400 Gb/s
@@ -96,14 +91,11 @@ def _c14(claim: Claim) -> Answer:
 
 def goodput_apart_and_together(tpots_s: Sequence[float], isl: int, osl: int, n: int = 80) -> list[tuple[float, float]]:
     """Requests a second and GPU with TTFT <= 2 s and each of these TPOTs: two pools of one GPU, and two that do both."""
-    kv = build("vllm").state.kv
 
     @cache
     def apart(rate: float) -> list[Served]:
-        pools = DisaggregatedEngine(
-            PRESETS["dynamo-like"], [build("vllm")], StepCost(H200, QWEN), 1, kv.total * kv.block_tokens
-        )
-        return [one.served for one in pools.run(poisson_arrivals(rate, n, isl, osl, seed=1))]
+        pools = DisaggregatedEngine(PRESETS["dynamo-like"], [build("vllm")], [build("vllm")])
+        return replay(pools, poisson_arrivals(rate, n, isl, osl, seed=1))
 
     @cache
     def together(rate: float) -> list[Served]:

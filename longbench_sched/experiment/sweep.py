@@ -26,6 +26,7 @@ from longbench_sched.quantity import count
 from longbench_sched.sim.calibration import Calibration
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.models import Model, find_model
+from longbench_sched.sim.pools import POOL_KNOBS, read_pools
 from longbench_sched.sim.speculation import Wish
 from longbench_sched.store.parquet import write_run
 from longbench_sched.workload.overrides import Overrides
@@ -33,7 +34,7 @@ from longbench_sched.workload.shape import Workload
 from longbench_sched.workload.spec import load_workload
 
 MAX_CELLS = 10_000
-_SETTING_KNOBS = ("engine", "gpu", "model", "seed")
+_SETTING_KNOBS = ("engine", "gpu", "model", "seed", *POOL_KNOBS)
 _LOAD_KNOBS = tuple(item.name for item in fields(Overrides) if item.name not in ("slo", "prompts", "cv"))
 
 
@@ -59,6 +60,7 @@ class Base:
     calibration: Calibration | None = None
     read_model: Callable[[str], Model] = find_model
     wish: Wish = field(default_factory=Wish)  # of a drafter
+    pools: Mapping[str, str] = field(default_factory=dict)  # words of `POOL_KNOBS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ def _cell(base: Base, knobs: Mapping[str, str]) -> Cell:
     engine, gpu, model = (place.get(name, default) for name, default in _defaults(base))
     shape = base.read_model(model)
     options = read_flags(engine, [*base.flags, *flags])
-    setting = Setting(engine, gpu, _name(model, shape), options, base.calibration, shape, base.wish, knobs)
+    pools = read_pools({**base.pools, **{knob: knobs[knob] for knob in POOL_KNOBS if knob in knobs}})
+    setting = Setting(engine, gpu, _name(model, shape), options, base.calibration, shape, base.wish, pools, knobs)
     make_engine(setting)
     return Cell(load_workload(base.workload, replace(base.overrides, **load)), seed, setting)
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 from longbench_sched.engine import facts
-from longbench_sched.errors import TargetError
+from longbench_sched.errors import TargetError, UsageError
 from longbench_sched.load.driver import Driver
 from longbench_sched.load.execute import Progress
 from longbench_sched.plan import Plan
@@ -22,10 +22,12 @@ from longbench_sched.record import StreamRecord
 from longbench_sched.run import ClientHealth, RecordColumns, Run, RunMeta, plan_facts
 from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
 from longbench_sched.sim.cost import Calibration
+from longbench_sched.sim.disaggregation import AnyEngine, DisaggregatedEngine, build_pools
 from longbench_sched.sim.drafting import build_speculating
 from longbench_sched.sim.engine import PLAYED, Engine, EngineOptions
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import Model, find_model
+from longbench_sched.sim.pools import Pools
 from longbench_sched.sim.server import DIALECTS
 from longbench_sched.sim.speculation import Wish
 from longbench_sched.sim.transport import SimEnded, SimTransport, StepObserver
@@ -50,6 +52,7 @@ class Setting:
     calibration: Calibration | None = None  # None: what is known of this engine without a fit
     shape: Model | None = None  # of a model that is not in the table
     wish: Wish = field(default_factory=Wish)  # of a drafter, what no flag of an engine says
+    pools: Pools | None = None  # engines of their own for prefill and decode
     cell: Mapping[str, str] = field(default_factory=dict)  # what tells this run from its neighbours in a sweep
 
 
@@ -91,6 +94,11 @@ def simulate(
     """
     engine = make_engine(setting, plan.seed)
     check_context(plan, engine)
+    if observer is not None and engine.is_concurrent:
+        raise UsageError(
+            "a trace is a row of steps, one after the other; with pipeline stages or pools of engines several go on at once.\n"
+            "  Leave out --trace, or trace one engine."
+        )
     execution = _Execution(plan, engine, observer, on_progress)
     began_s = time.process_time()
     with _collector_off():
@@ -101,10 +109,14 @@ def simulate(
     return Simulated(Run(meta, execution.columns.table()), engine.counters.n_steps, time.process_time() - began_s)
 
 
-def make_engine(setting: Setting, seed: int = 0) -> Engine:
+def make_engine(setting: Setting, seed: int = 0) -> AnyEngine:
     """The engine of a setting, idle; the seed decides which drafts hold. Raises UsageError."""
     model, gpu = setting.shape or find_model(setting.model), find_gpu(setting.gpu)
-    return build_speculating(setting.engine, gpu, model, setting.options, setting.calibration, wish=setting.wish, seed=seed)
+
+    def build() -> Engine:
+        return build_speculating(setting.engine, gpu, model, setting.options, setting.calibration, wish=setting.wish, seed=seed)
+
+    return build() if setting.pools is None else build_pools(setting.pools, build)
 
 
 def step_facts(meta: RunMeta) -> StepFacts:
@@ -120,13 +132,13 @@ def step_facts(meta: RunMeta) -> StepFacts:
     )
 
 
-def check_context(plan: Plan, engine: Engine) -> None:
+def check_context(plan: Plan, engine: AnyEngine) -> None:
     """Raises TargetError if the longest request of the plan does not fit into the engine's context."""
     longest = max(plan.requests, key=lambda request: request.isl + request.osl)
     needed = longest.isl + longest.osl
     if needed > engine.context:
         raise TargetError(
-            f"the simulated {engine.name} accepts {engine.context} tokens of {engine.model.name} on one {engine.gpu.name}; "
+            f"the simulated {engine.name} accepts {engine.context} tokens of {engine.model.name} on {engine.where}; "
             f"the workload needs {needed} ({longest.isl} + {longest.osl}).\n"
             "Give it a longer context (the engine's own flag), or lower isl/osl. Nothing was simulated."
         )
@@ -148,7 +160,7 @@ class _Execution:
     """The driver over the engine, on a virtual loop."""
 
     def __init__(
-        self, plan: Plan, engine: Engine, observer: StepObserver | None, on_progress: Callable[[Progress], None] | None
+        self, plan: Plan, engine: AnyEngine, observer: StepObserver | None, on_progress: Callable[[Progress], None] | None
     ) -> None:
         self._plan = plan
         self._engine = engine
@@ -201,7 +213,7 @@ class _Execution:
         )
 
 
-def _meta(plan: Plan, setting: Setting, origin: Origin, engine: Engine, from_ns: int, to_ns: int) -> RunMeta:
+def _meta(plan: Plan, setting: Setting, origin: Origin, engine: AnyEngine, from_ns: int, to_ns: int) -> RunMeta:
     return RunMeta(
         run_id=origin.run_id,
         started_at=origin.started.astimezone(UTC).isoformat(timespec="milliseconds"),
@@ -234,8 +246,9 @@ def _meta(plan: Plan, setting: Setting, origin: Origin, engine: Engine, from_ns:
     )
 
 
-def engine_facts(engine: Engine, served_model: str) -> dict[str, object]:
+def engine_facts(engine: AnyEngine, served_model: str) -> dict[str, object]:
     """What the engine would say of itself to a client that asks, in the same keys, and what it is made of."""
+    all_engines, engine = engine, engine.first if isinstance(engine, DisaggregatedEngine) else engine
     played = PLAYED[engine.name]
     dialect = DIALECTS[played.dialect]()
     context = Context(engine, served_model, started=0)
@@ -251,13 +264,19 @@ def engine_facts(engine: Engine, served_model: str) -> dict[str, object]:
     if engine.name != played.dialect:  # it only borrows an interface: neither the name nor the version is its own
         release = played.title.rpartition(" ")[2]
         found |= {"engine": engine.name, "version": f"{release}+simulated" if release[:1].isdigit() else None}
-    kv = engine.state.kv
-    made_of = {
+    made_of: dict[str, object] = {
         "gpu": engine.gpu.name,
-        "kv_tokens": kv.total * kv.block_tokens,
+        "gpus": all_engines.n_gpus,
+        "tensor_parallel": engine.layout.tp,
+        "pipeline_parallel": engine.layout.pp,
+        "kv_tokens": all_engines.kv_tokens,
         "options": asdict(engine.options),
         "calibration": asdict(engine.cost.calibration),
     }
+    if isinstance(all_engines, DisaggregatedEngine):
+        found["prefix_caching"] = False  # left out between pools
+        made_of["disaggregation"] = str(all_engines.pools)
+        made_of["kv_transfer"] = asdict(all_engines.plan)
     speculator = engine.cost.speculator
     if speculator is not None:
         made_of["speculator"] = {

@@ -32,6 +32,7 @@ _SETTINGS: tuple[tuple[str, str, object], ...] = (
     ("max_num_seqs", "at most {} at once", None),
     ("speculative", "speculative {}", None),
     ("disaggregation", "role {}", None),
+    ("gpus", "{} GPUs", 1),
     ("tensor_parallel", "TP {}", 1),
     ("pipeline_parallel", "PP {}", 1),
     ("data_parallel", "DP {}", 1),

@@ -1,7 +1,9 @@
-"""Prefill and decode on GPUs of their own: two pools and the KV cache that goes from one to the other.
+"""Prefill and decode on engines of their own: two pools and the KV cache that goes from one to the other.
 
-A request: [wait for memory] -> prefill queue -> prefill -> transfer -> decode. Prefill engines are engines like any other that
-are asked for one token; a decode engine never sees a prompt. Blocks of a prompt are given back when its last byte has arrived.
+A request: [wait for memory] -> prefill queue -> prefill -> transfer -> decode. Engines of both pools are like any other: a
+prefill engine is asked for one token, a decode engine takes sequences in whose prompt is computed. The first token is made by
+the prefill and goes out when the last byte has arrived, so TTFT is prefill and transfer; the second waits for a decode step.
+Blocks of a prompt are given back by the prefill engine when its last byte has arrived.
 
 Two ways are told apart. Allocated first (Dynamo-like): a decode engine sets memory aside before the prefill may begin, so a
 full decode pool holds prefills back; the cache then goes straight there. Through a store (Mooncake-like): chunks are streamed
@@ -14,65 +16,29 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from longbench_sched.sim.cost import StepCost
-from longbench_sched.sim.engine import Engine
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.content import Content
+from longbench_sched.sim.engine import Counters, Engine, Glide
 from longbench_sched.sim.kv_blocks import KvBlocks
-from longbench_sched.sim.replay import Arrival, Served, replay
-from longbench_sched.sim.state import Sequence as Inside
-from longbench_sched.sim.state import StepPlan
+from longbench_sched.sim.models import Model
+from longbench_sched.sim.policy.sglang import SglangOptions
+from longbench_sched.sim.policy.static import StaticOptions
+from longbench_sched.sim.policy.trtllm import TrtllmOptions
+from longbench_sched.sim.pools import Disaggregation, Link, Pools
+from longbench_sched.sim.state import Sequence, StepPlan
 
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What carries KV between two engines."""
-
-    bandwidth: float = 50e9  # bytes/s of one link; 50e9 is 400 Gb/s
-    n_links: int = 1
-    eff: float = 0.7  # of the bandwidth; 0.6-0.8 is usual
-    setup_s: float = 1e-3  # a transfer
-    reslice: float = 1.0  # 1.1 where both sides are split over GPUs differently
-
-    def seconds(self, n_bytes: float) -> float:
-        """Setup and bytes."""
-        return self.setup_s + self.reslice * n_bytes / (self.n_links * self.eff * self.bandwidth)
-
-
-@dataclass(frozen=True, slots=True)
-class Disaggregation:
-    """How requests go from one pool to the other."""
-
-    link: Link = Link()
-    is_streamed: bool = True  # each chunk is sent when it is computed; else all at the end of the prefill
-    through_store: bool = False  # to host memory first, and from there when a decode engine has room
-    source: str = ""
-
-
-PRESETS = {
-    "mooncake-like": Disaggregation(
-        Link(bandwidth=25e9), is_streamed=True, through_store=True,
-        source="Mooncake 2024: streamed to a store of host memory; 200 Gb/s and eff assumed",
-    ),
-    "dynamo-like": Disaggregation(
-        Link(bandwidth=50e9), is_streamed=False, through_store=False,
-        source="Dynamo's documents: decode memory first, then a direct transfer; 400 Gb/s and eff assumed",
-    ),
-}  # fmt: skip
-
-
-def exposed_transfer_s(link: Link, n_bytes: float, last_chunk_bytes: float, prefill_s: float) -> float:
-    """What of a streamed transfer is left after the prefill: max(last chunk, total - prefill)."""
-    return max(link.seconds(last_chunk_bytes), link.seconds(n_bytes) - prefill_s)
+_INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 
 
 @dataclass(slots=True, eq=False)
 class Passage:
-    """A request on its way through both pools."""
+    """A request on its way through both pools. Instants are -1 until they come."""
 
-    served: Served
+    sequence: Sequence  # in the decode engine; what the caller knows
+    inner: Sequence | None = None  # in the prefill engine
     prefiller: int = -1
     decoder: int = -1
     prefill_began_s: float = -1.0
@@ -80,74 +46,195 @@ class Passage:
     arrived_s: float = -1.0  # its last byte, at the decode engine
     freed_s: float = -1.0  # its blocks, at the prefill engine
     decode_began_s: float = -1.0
-    sent_bytes: int = 0  # by the prefill engine
+    sent_tokens: int = 0  # by the prefill engine
+    sent_bytes: int = 0
     n_left: int = 0  # chunks still under way from the prefill engine
-    generated: int = 0
+    reserved_blocks: int = 0  # in the decode engine
+    held_blocks: int = 0  # in the prefill engine, beyond the end of its request
 
     @property
-    def isl(self) -> int:
-        """Prompt tokens."""
-        return self.served.arrival.isl
-
-    @property
-    def held_tokens(self) -> int:
-        """Tokens reserved on the decode side."""
-        return self.isl + self.served.arrival.osl
+    def is_over(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.sequence.finish is not None
 
 
 @dataclass(slots=True)
 class _Prefiller:
     engine: Engine
-    passages: dict[Inside, Passage] = field(default_factory=dict)
+    passages: dict[Sequence, Passage] = field(default_factory=dict)
     link_free_s: float = 0.0
-    queued_tokens: int = 0
+    queued_tokens: int = 0  # prompts whose prefill has not ended
 
 
 @dataclass(slots=True)
 class _Decoder:
-    cost: StepCost
-    kv_tokens: int
-    max_running: int
-    held: int = 0
-    ready: deque[Passage] = field(default_factory=deque)
-    running: list[Passage] = field(default_factory=list)
+    engine: Engine
+    places: int
+    reserved: int = 0  # blocks
+    passages: dict[Sequence, Passage] = field(default_factory=dict)
+    ready: deque[Passage] = field(default_factory=deque)  # all there, waiting for a place
     link_free_s: float = 0.0
-    is_busy: bool = False
 
-    def has_room(self, passage: Passage) -> bool:
-        return self.held + passage.held_tokens <= self.kv_tokens
+    @property
+    def room(self) -> int:
+        return self.engine.state.kv.total - self.reserved
+
+    def need(self, passage: Passage) -> int:
+        return self.engine.state.kv.blocks_for(passage.sequence.max_length)
 
 
 @dataclass(slots=True)
 class DisaggregatedEngine:
-    """Both pools in virtual time."""
+    """Both pools, as an engine: `begin` may be called at any time and starts what can be started."""
 
     plan: Disaggregation
-    prefillers: Sequence[Engine]
-    decode_cost: StepCost
-    n_decoders: int
-    decode_kv_tokens: int  # of one decode engine
-    max_running: int = 256
-    on_decode: Callable[[int, Sequence[Passage], float], None] | None = None
+    prefillers: list[Engine]
+    decoders: list[Engine]
+    pools: Pools = field(default_factory=Pools)
+    on_land: Callable[[Passage], None] | None = None  # looks at every passage when it has arrived
+    counters: Counters = field(default_factory=Counters)
     _pool: list[_Prefiller] = field(default_factory=list)
     _decoders: list[_Decoder] = field(default_factory=list)
+    _passages: dict[Sequence, Passage] = field(default_factory=dict)
     _events: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
     _serial: int = 0
     _held_back: deque[Passage] = field(default_factory=deque)  # wait for decode memory before their prefill
     _stored: deque[Passage] = field(default_factory=deque)  # wait in the store for decode memory
+    _yielded: list[Sequence] = field(default_factory=list)
 
-    def run(self, arrivals: Sequence[Arrival]) -> list[Passage]:
-        """Serve them all; each must fit into one decode engine alone."""
-        assert all(one.isl + one.osl <= self.decode_kv_tokens for one in arrivals), "a request that never fits"
-        self._pool = [_Prefiller(_without_cache(engine)) for engine in self.prefillers]
-        self._decoders = [_Decoder(self.decode_cost, self.decode_kv_tokens, self.max_running) for _ in range(self.n_decoders)]
-        passages = [Passage(Served(arrival)) for arrival in arrivals]
-        for passage in passages:
-            self._at(passage.served.arrival.at_s, lambda now_s, passage=passage: self._arrive(passage, now_s))  # type: ignore[misc]  # bound now
-        while self._events:
-            now_s, _, happen = heapq.heappop(self._events)
-            happen(now_s)
-        return passages
+    def __post_init__(self) -> None:
+        for engine in (*self.prefillers, *self.decoders):
+            # A pool of blocks that nobody finds again: they are held beyond the end of their request.
+            engine.state.kv = KvBlocks(engine.state.kv.total, engine.state.kv.block_tokens)
+        self._pool = [_Prefiller(engine) for engine in self.prefillers]
+        self._decoders = [_Decoder(engine, _places(engine)) for engine in self.decoders]
+
+    # -- as an engine
+
+    @property
+    def name(self) -> str:
+        """Of `PLAYED`."""
+        return self.first.name
+
+    @property
+    def first(self) -> Engine:
+        """The engine that stands for all: they are alike."""
+        return self.prefillers[0]
+
+    @property
+    def model(self) -> Model:
+        """What it serves."""
+        return self.first.model
+
+    @property
+    def where(self) -> str:
+        """What it runs on."""
+        return f"{self.first.where}, {self.pools}"
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of all engines."""
+        return sum(engine.n_gpus for engine in (*self.prefillers, *self.decoders))
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that fit into the decode engines."""
+        return sum(engine.kv_tokens for engine in self.decoders)
+
+    @property
+    def is_caching(self) -> bool:
+        """Whether prefixes are found again."""
+        return False
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether something can begin while something else goes on."""
+        return True
+
+    @property
+    def context(self) -> int:
+        """Longest prompt + output."""
+        return min(engine.context for engine in (*self.prefillers, *self.decoders))
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that no decode engine has yet."""
+        return sum(one.decode_began_s < 0 for one in self._passages.values())
+
+    @property
+    def n_running(self) -> int:
+        """Requests that decode."""
+        return len(self._passages) - self.n_waiting
+
+    def submit(
+        self,
+        isl: int,
+        max_new: int,
+        now_s: float,
+        *,
+        stop_at: int | None = None,
+        to_length: bool = True,
+        content: Content | None = None,
+        priority: int = 0,
+    ) -> Sequence:
+        """Put a request before the pools. What its prompt shares with others is of no use here: nothing is cached."""
+        number = self.counters.n_arrived
+        sequence = Sequence(number, isl, max_new, now_s, stop_at=stop_at, runs_to_length=to_length, priority=priority)
+        self.counters.n_arrived += 1
+        passage = self._passages[sequence] = Passage(sequence)
+        if self.plan.through_store:
+            self._queue_prefill(passage, now_s)
+        else:
+            self._held_back.append(passage)
+            self._let_through(now_s)
+        return sequence
+
+    def refusal(self, isl: int, max_new: int) -> str | None:
+        """Why a request can never run here; None if it can."""
+        return self.first.refusal(isl, max_new)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drop a request that nobody waits for any more. Bytes that are on their way arrive all the same."""
+        passage = self._passages.get(sequence)
+        if passage is None:
+            return
+        self.counters.finished["abort"] += 1
+        if passage.decode_began_s >= 0:
+            self._decoders[passage.decoder].engine.abort(sequence)
+        elif passage.inner is not None and passage.prefill_ended_s < 0:
+            prefiller = self._pool[passage.prefiller]
+            prefiller.queued_tokens -= passage.inner.isl
+            prefiller.engine.abort(passage.inner)
+            del prefiller.passages[passage.inner]
+        sequence.finish = "abort"
+        for queue in (self._held_back, self._stored):
+            if passage in queue:
+                queue.remove(passage)
+        self._leave(passage)
+
+    def begin(self, now_s: float) -> float | None:
+        """Start what can be started; seconds until something happens. None: nothing will by itself."""
+        if not self._passages and not self._events:
+            return None
+        self._let_through(now_s)
+        self._load(now_s)
+        for prefiller in self._pool:
+            self._begin_prefill(prefiller, now_s)
+        for decoder in self._decoders:
+            self._begin_decode(decoder, now_s)
+        return max(self._events[0][0] - now_s, 0.0) if self._events else None
+
+    def end(self, end_s: float) -> list[Sequence]:
+        """Let happen what is due; the sequences that got tokens."""
+        while self._events and self._events[0][0] <= end_s + _INSTANT_S:
+            _, _, happen = heapq.heappop(self._events)
+            happen(end_s)
+        yielded, self._yielded = self._yielded, []
+        return yielded
+
+    def glide(self, end_ns: int, until_ns: int | None) -> Glide | None:
+        """Engines act side by side: there is nothing to take at once."""
+        return None
 
     def _at(self, at_s: float, happen: Callable[[float], None]) -> None:
         self._serial += 1
@@ -155,42 +242,33 @@ class DisaggregatedEngine:
 
     # -- prefill
 
-    def _arrive(self, passage: Passage, now_s: float) -> None:
-        if self.plan.through_store:
-            self._queue_prefill(passage, now_s)
-            return
-        self._held_back.append(passage)
-        self._let_through(now_s)
-
     def _let_through(self, now_s: float) -> None:
         """Those whose decode memory can be set aside now, in order of arrival."""
-        while self._held_back:
-            decoder = self._roomiest()
-            if not self._decoders[decoder].has_room(self._held_back[0]):
-                return
-            passage = self._held_back.popleft()
-            self._reserve(passage, decoder)
-            self._queue_prefill(passage, now_s)
+        while self._held_back and self._reserve(self._held_back[0]):
+            self._queue_prefill(self._held_back.popleft(), now_s)
 
     def _queue_prefill(self, passage: Passage, now_s: float) -> None:
         index = min(range(len(self._pool)), key=lambda i: self._pool[i].queued_tokens)
         prefiller = self._pool[index]
         passage.prefiller = index
-        prefiller.passages[prefiller.engine.submit(passage.isl, 1, now_s)] = passage
-        prefiller.queued_tokens += passage.isl
-        self._begin_prefill(prefiller, now_s)
+        sequence = passage.sequence
+        passage.inner = prefiller.engine.submit(sequence.isl, 1, now_s, priority=sequence.priority)
+        prefiller.passages[passage.inner] = passage
+        prefiller.queued_tokens += sequence.isl
 
     def _begin_prefill(self, prefiller: _Prefiller, now_s: float) -> None:
-        if _step(prefiller.engine) is not None:
+        engine = prefiller.engine
+        if engine.step is not None:
             return
-        step_s = prefiller.engine.begin(now_s)
-        plan = _step(prefiller.engine)
+        step_s = engine.begin(now_s)
+        plan = _step(engine)
         if step_s is None or plan is None:
             return
         for chunk in plan.chunks:
-            passage = prefiller.passages[chunk.sequence]
-            if passage.prefill_began_s < 0:
+            passage = prefiller.passages.get(chunk.sequence)
+            if passage is not None and passage.prefill_began_s < 0:
                 passage.prefill_began_s = now_s
+        self.counters.n_steps += 1
         self._at(now_s + step_s, lambda end_s: self._end_prefill(prefiller, end_s))
 
     def _end_prefill(self, prefiller: _Prefiller, now_s: float) -> None:
@@ -200,35 +278,46 @@ class DisaggregatedEngine:
         assert not plan.decodes, "PD-1: no decode on a prefill engine"
         ended = set(engine.end(now_s))
         for chunk in plan.chunks:
-            passage = prefiller.passages[chunk.sequence]
-            prefiller.queued_tokens -= chunk.n_tokens
-            is_last = chunk.sequence in ended
-            if is_last:
+            passage = prefiller.passages.get(chunk.sequence)
+            if passage is None or passage.is_over:
+                continue
+            # What was computed again after a preemption has been sent before.
+            n = max(chunk.start + chunk.n_tokens - passage.sent_tokens, 0) if self.plan.is_streamed else 0
+            if chunk.sequence in ended:
                 # The engine has let go of the blocks; they stay taken until the last byte has arrived.
-                engine.state.kv.take(engine.state.kv.blocks_for(passage.isl))
+                passage.held_blocks = engine.state.kv.blocks_for(chunk.sequence.isl)
+                engine.state.kv.take(passage.held_blocks)
                 passage.prefill_ended_s = now_s
-            if self.plan.is_streamed:
-                self._send(prefiller, passage, chunk.n_tokens, now_s)
-            elif is_last:
-                self._send(prefiller, passage, passage.isl, now_s)
-        self._begin_prefill(prefiller, now_s)
+                prefiller.queued_tokens -= chunk.sequence.isl
+                n = chunk.sequence.isl - passage.sent_tokens
+            if n:
+                self._send(prefiller, passage, n, now_s)
 
     def _send(self, prefiller: _Prefiller, passage: Passage, tokens: int, now_s: float) -> None:
         """Over the engine's link, one transfer after the other."""
-        n_bytes = tokens * self.decode_cost.model.kv_bytes_per_token()
-        prefiller.link_free_s = max(now_s, prefiller.link_free_s) + self.plan.link.seconds(n_bytes)
+        n_bytes = tokens * prefiller.engine.model.kv_bytes_per_token()
+        prefiller.link_free_s = max(now_s, prefiller.link_free_s) + self._link(prefiller.engine).seconds(n_bytes)
+        passage.sent_tokens += tokens
         passage.sent_bytes += n_bytes
         passage.n_left += 1
         self._at(prefiller.link_free_s, lambda at_s: self._sent(prefiller, passage, at_s))
+
+    def _link(self, engine: Engine) -> Link:
+        """Every GPU of an engine has a link of its own."""
+        link = self.plan.link
+        return replace(link, n_links=link.n_links * engine.layout.n_gpus)
 
     def _sent(self, prefiller: _Prefiller, passage: Passage, now_s: float) -> None:
         passage.n_left -= 1
         if passage.n_left or passage.prefill_ended_s < 0:
             return
-        kv = prefiller.engine.state.kv
-        kv.give(kv.blocks_for(passage.isl))
+        prefiller.engine.state.kv.give(passage.held_blocks)
+        passage.held_blocks = 0
         passage.freed_s = now_s
-        self._begin_prefill(prefiller, now_s)
+        if passage.inner is not None:
+            prefiller.passages.pop(passage.inner, None)
+        if passage.is_over:
+            return
         if self.plan.through_store:
             self._stored.append(passage)
             self._load(now_s)
@@ -237,124 +326,120 @@ class DisaggregatedEngine:
 
     # -- decode
 
-    def _roomiest(self) -> int:
-        return max(range(self.n_decoders), key=lambda i: self._decoders[i].kv_tokens - self._decoders[i].held)
-
-    def _reserve(self, passage: Passage, decoder: int) -> None:
-        passage.decoder = decoder
-        self._decoders[decoder].held += passage.held_tokens
+    def _reserve(self, passage: Passage) -> bool:
+        """Set the memory of all that it may become aside in the roomiest decode engine, if it is there."""
+        index = max(range(len(self._decoders)), key=lambda i: self._decoders[i].room)
+        decoder = self._decoders[index]
+        need = decoder.need(passage)
+        if need > decoder.room:
+            return False
+        passage.decoder, passage.reserved_blocks = index, need
+        decoder.reserved += need
+        return True
 
     def _load(self, now_s: float) -> None:
         """From the store to a decode engine that has room, in order."""
-        while self._stored:
-            index = self._roomiest()
-            decoder = self._decoders[index]
-            if not decoder.has_room(self._stored[0]):
-                return
+        while self._stored and self._reserve(self._stored[0]):
             passage = self._stored.popleft()
-            self._reserve(passage, index)
-            n_bytes = passage.isl * self.decode_cost.model.kv_bytes_per_token()
-            decoder.link_free_s = max(now_s, decoder.link_free_s) + self.plan.link.seconds(n_bytes)
+            decoder = self._decoders[passage.decoder]
+            n_bytes = passage.sequence.isl * decoder.engine.model.kv_bytes_per_token()
+            decoder.link_free_s = max(now_s, decoder.link_free_s) + self._link(decoder.engine).seconds(n_bytes)
             self._at(decoder.link_free_s, lambda at_s, passage=passage: self._land(passage, at_s))  # type: ignore[misc]  # bound now
 
     def _land(self, passage: Passage, now_s: float) -> None:
         """All of it is there: the first token, made by the prefill, goes out and decoding may begin."""
+        sequence = passage.sequence
+        if passage.is_over:
+            return
         passage.arrived_s = now_s
-        passage.generated = 1
-        passage.served.token_at_s.append(now_s)
-        decoder = self._decoders[passage.decoder]
-        if passage.served.arrival.osl == 1:
-            self._leave(decoder, passage, now_s)
+        sequence.generated, sequence.first_token_s, sequence.computed = 1, now_s, sequence.isl
+        self.counters.prompt_tokens += sequence.isl
+        self.counters.generated_tokens += 1
+        self._yielded.append(sequence)
+        if self.on_land is not None:
+            self.on_land(passage)
+        if 1 in (sequence.max_new, sequence.stop_at):
+            sequence.finish = "stop" if sequence.stop_at == 1 else "length"
+            self.counters.finished[sequence.finish] += 1
+            self._leave(passage)
             return
-        decoder.ready.append(passage)
-        self._begin_decode(passage.decoder, now_s)
+        self._decoders[passage.decoder].ready.append(passage)
 
-    def _begin_decode(self, index: int, now_s: float) -> None:
-        decoder = self._decoders[index]
-        if decoder.is_busy:
-            return
-        while decoder.ready and len(decoder.running) < decoder.max_running:
+    def _begin_decode(self, decoder: _Decoder, now_s: float) -> None:
+        engine = decoder.engine
+        while decoder.ready and len(engine.state.running) < decoder.places:
             passage = decoder.ready.popleft()
+            if passage.is_over:
+                continue
             passage.decode_began_s = now_s
-            decoder.running.append(passage)
-        if not decoder.running:
+            engine.take_in(passage.sequence)
+        if engine.step is not None:
             return
-        decoder.is_busy = True
-        n = len(decoder.running)
-        step_s = decoder.cost.decode_s(n, sum(passage.isl + passage.generated for passage in decoder.running))
-        if self.on_decode is not None:
-            self.on_decode(index, decoder.running, now_s)
-        self._at(now_s + step_s, lambda end_s: self._end_decode(index, end_s))
+        step_s = engine.begin(now_s)
+        if step_s is None:
+            return
+        self.counters.n_steps += 1
+        self._at(now_s + step_s, lambda end_s: self._end_decode(decoder, end_s))
 
-    def _end_decode(self, index: int, now_s: float) -> None:
-        decoder = self._decoders[index]
-        decoder.is_busy = False
-        going_on: list[Passage] = []
-        for passage in decoder.running:
-            passage.generated += 1
-            passage.served.token_at_s.append(now_s)
-            if passage.generated == passage.served.arrival.osl:
-                self._leave(decoder, passage, now_s)
-            else:
-                going_on.append(passage)
-        decoder.running = going_on
-        self._begin_decode(index, now_s)
+    def _end_decode(self, decoder: _Decoder, now_s: float) -> None:
+        engine = decoder.engine
+        plan = engine.step
+        assert plan is not None
+        assert not plan.chunks, "PD-1: no prefill on a decode engine"
+        for sequence in engine.end(now_s):
+            self.counters.generated_tokens += sequence.yielded_now
+            self._yielded.append(sequence)
+            if sequence.finish is not None:
+                self.counters.finished[sequence.finish] += 1
+                self._leave(self._passages[sequence])
 
-    def _leave(self, decoder: _Decoder, passage: Passage, now_s: float) -> None:
-        decoder.held -= passage.held_tokens
-        self._load(now_s)
-        self._let_through(now_s)
+    def _leave(self, passage: Passage) -> None:
+        """Give back what was set aside for it."""
+        del self._passages[passage.sequence]
+        if passage.decoder >= 0:
+            self._decoders[passage.decoder].reserved -= passage.reserved_blocks
+            passage.reserved_blocks = 0
+
+
+AnyEngine = Engine | DisaggregatedEngine  # what can be simulated
 
 
 def _step(engine: Engine) -> StepPlan | None:
+    """The step in progress, asked anew."""
     return engine.step
 
 
-def _without_cache(engine: Engine) -> Engine:
-    """The engine with a pool of blocks that nobody finds again: they are held beyond the end of their request."""
-    engine.state.kv = KvBlocks(engine.state.kv.total, engine.state.kv.block_tokens)
-    return engine
+def _places(engine: Engine) -> int:
+    """Requests that a decode engine runs at once."""
+    kv = engine.state.kv
+    match engine.options:
+        case SglangOptions():
+            return engine.options.max_running(kv.total * kv.block_tokens)
+        case TrtllmOptions():
+            return engine.options.max_batch_size
+        case options:
+            return options.max_num_seqs or 1
 
 
-# -- goodput
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a request must keep to count."""
-
-    ttft_s: float
-    tpot_s: float
-
-    def share_met(self, served: Sequence[Served]) -> float:
-        """Requests that keep both."""
-        return sum(one.ttft_s <= self.ttft_s and one.tpot_s <= self.tpot_s for one in served) / len(served)
-
-
-def poisson_arrivals(rate_per_s: float, n: int, isl: int, osl: int, seed: int) -> list[Arrival]:
-    """The same gaps for every rate, stretched: two rates differ in nothing else."""
-    rng = Random(seed)
-    at_s, arrivals = 0.0, []
-    for _ in range(n):
-        arrivals.append(Arrival(at_s / rate_per_s, isl, osl))
-        at_s += rng.expovariate(1.0)
-    return arrivals
-
-
-def serve_side_by_side(engines: Sequence[Engine], arrivals: Sequence[Arrival]) -> list[Served]:
-    """Co-located engines, requests dealt out in turn."""
-    served: list[Served] = []
-    for i, engine in enumerate(engines):
-        served += replay(engine, arrivals[i :: len(engines)])
-    return served
-
-
-def goodput_per_s(
-    serve: Callable[[float], Sequence[Served]], limits: Limits, highest_per_s: float, share: float = 0.9, steps: int = 9
-) -> float:
-    """The highest rate at which at least `share` of the requests keep the limits, by bisection; 0 if there is none."""
-    low, high = 0.0, highest_per_s
-    for _ in range(steps):
-        rate = (low + high) / 2
-        low, high = (rate, high) if limits.share_met(serve(rate)) >= share else (low, rate)
-    return low
+def build_pools(pools: Pools, build: Callable[[], Engine]) -> DisaggregatedEngine:
+    """Both pools of engines that are alike. Raises UsageError for what is not played apart."""
+    if min(pools.n_prefill, pools.n_decode) < 1:
+        raise UsageError("both pools need an engine. Give --prefill-engines and --decode-engines from 1.")
+    plan = pools.plan
+    engines = [build() for _ in range(pools.n_prefill + pools.n_decode)]
+    first = engines[0]
+    if isinstance(first.options, StaticOptions):
+        raise UsageError(
+            "static batching ends a batch when its longest answer does: it cannot be split into prefill and decode."
+        )
+    if first.is_concurrent:
+        raise UsageError(
+            "pipeline stages are not played with prefill and decode apart.\n  Leave the pipeline-parallel size or "
+            "--disaggregation out; tensor parallelism goes with either."
+        )
+    if first.state.n_drafts:
+        raise UsageError(
+            "speculation is not played with prefill and decode apart: whether the drafter's cache travels differs by engine.\n"
+            "  Leave one of the two out."
+        )
+    return DisaggregatedEngine(plan, engines[: pools.n_prefill], engines[pools.n_prefill :], pools)

@@ -91,15 +91,16 @@ def build_speculating(
 
 
 def _drafter_bytes(engine: Engine, speculator: Speculator) -> int:
-    """Memory of the GPU that the drafter takes: M_kv - (M_kv - W) t / (t + d), over the share of it that the engine uses.
+    """Memory of each GPU that the drafter takes: M_kv - (M_kv - W) t / (t + d), over the share of it that the engine uses.
 
-    W: the drafter's weights; t, d: KV bytes a token of target and drafter; M_kv: what is left for KV without it.
+    W: the drafter's weights on a GPU; t, d: KV bytes a token of target and drafter there; M_kv: what is left for KV without it.
     """
     model, options, kv = engine.model, engine.options, engine.state.kv
-    target = float(model.kv_bytes_per_token())
+    tp = engine.cost.parallel.tp
+    target = float(model.kv_bytes_per_token(tp))
     memory = kv.total * kv.block_tokens * target
-    weights = speculator.own_weights * model.weight_bytes
-    left = (memory - weights) * target / (target + speculator.kv_bytes_per_token)
+    weights = speculator.own_weights * model.weight_bytes / tp
+    left = (memory - weights) * target / (target + speculator.kv_bytes_per_token / tp)
     shares = ("gpu_memory_utilization", "mem_fraction_static", "kv_cache_free_gpu_memory_fraction")
     share = next(float(value) for field in shares if (value := getattr(options, field, None)))
     return round((memory - left) / share)

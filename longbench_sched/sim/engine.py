@@ -15,9 +15,10 @@ from typing import Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.content import Content
-from longbench_sched.sim.cost import Calibration, StepCost
+from longbench_sched.sim.cost import Calibration, Parallel, StepCost
 from longbench_sched.sim.hardware import Gpu
-from longbench_sched.sim.kv_blocks import KvBlocks, kv_capacity_tokens, memory_left_for_kv
+from longbench_sched.sim.kv_blocks import KvBlocks
+from longbench_sched.sim.layout import Layout, layout_of
 from longbench_sched.sim.models import Model
 from longbench_sched.sim.policy.orca import Orca, OrcaOptions
 from longbench_sched.sim.policy.recompute import WATERMARK
@@ -109,6 +110,12 @@ class Engine:
         self.state.enqueue(sequence)
         return sequence
 
+    def take_in(self, sequence: Sequence) -> None:
+        """Let a sequence decode whose prompt was computed elsewhere: its KV has come, and its first token has gone out."""
+        self.state.take_in(sequence)
+        self.counters.n_arrived += 1
+        self._is_news = True
+
     def abort(self, sequence: Sequence) -> None:
         """Drop a request that nobody waits for any more."""
         if sequence.finish is None:
@@ -140,6 +147,9 @@ class Engine:
         plan = self.step
         assert plan is not None
         self.step = None
+        return self._advance(plan, end_s)
+
+    def _advance(self, plan: StepPlan, end_s: float) -> list[Sequence]:
         counters = self.counters
         yielded = self.state.advance(plan, end_s, self.accepted)
         for chunk in plan.chunks:
@@ -220,6 +230,50 @@ class Engine:
         return plan
 
     @property
+    def is_concurrent(self) -> bool:
+        """Whether something can begin while something else goes on; else `begin` is called when a step has ended."""
+        return False
+
+    def refusal(self, isl: int, max_new: int) -> str | None:
+        """Why a request can never run here, in the scheduler's terms; None if it can."""
+        return self.policy.refusal(isl, max_new)
+
+    @property
+    def layout(self) -> Layout:
+        """How it is spread over GPUs."""
+        return layout_of(self.options)
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs that it runs on."""
+        return self.layout.n_gpus
+
+    @property
+    def where(self) -> str:
+        """What it runs on."""
+        return self.layout.on(self.gpu)
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self.state.waiting)
+
+    @property
+    def n_running(self) -> int:
+        """Requests that hold a place."""
+        return len(self.state.running)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that fit into KV memory."""
+        return self.state.kv.total * self.state.kv.block_tokens
+
+    @property
+    def is_caching(self) -> bool:
+        """Whether prefixes are found again."""
+        return self.state.kv.is_caching
+
+    @property
     def kv_usage(self) -> float:
         """Share of the KV blocks in use."""
         return self.state.kv.held / self.state.kv.total
@@ -238,8 +292,16 @@ def build_engine(name: str, gpu: Gpu, model: Model, options: EngineOptions, cali
     calibration = calibration or Calibration()
     if not _works_ahead(resolved):
         calibration = replace(calibration, is_host_overlapped=False)
-    policy, state, context = _parts(gpu, model, resolved)
-    return Engine(name, gpu, model, resolved, context, policy, state, StepCost(gpu, model, calibration))
+    layout = layout_of(resolved)
+    layout.check(model)
+    cost = StepCost(gpu, model, calibration, Parallel(layout.tp))
+    policy, state, context = _parts(gpu, model, resolved, layout)
+    engine = Engine(name, gpu, model, resolved, context, policy, state, cost)
+    if layout.pp == 1:
+        return engine
+    from longbench_sched.sim.micro_batches import in_stages  # which is built on this module
+
+    return in_stages(engine)
 
 
 def _works_ahead(options: EngineOptions) -> bool:
@@ -248,63 +310,65 @@ def _works_ahead(options: EngineOptions) -> bool:
         case VllmV1Options():
             return options.async_scheduling
         case SglangOptions():
-            return not options.disable_overlap_schedule
+            return not options.disable_overlap_schedule and options.pp_size == 1
         case TrtllmOptions():
             return True
     return False
 
 
-def _parts(gpu: Gpu, model: Model, options: EngineOptions) -> tuple[Policy, SchedulerState, int]:
+def _parts(gpu: Gpu, model: Model, options: EngineOptions, layout: Layout) -> tuple[Policy, SchedulerState, int]:
     """Policy, idle state, and the longest prompt + output."""
     match options:
         case VllmV1Options():
-            return _vllm(gpu, model, options)
+            return _vllm(gpu, model, options, layout)
         case SglangOptions():
-            return _sglang(gpu, model, options)
+            return _sglang(gpu, model, options, layout)
         case TrtllmOptions():
-            return _trtllm(gpu, model, options)
+            return _trtllm(gpu, model, options, layout)
         case VllmV0Options():
-            return VllmV0(options), *_paged(gpu, model, options, WATERMARK, options.num_speculative_tokens)
+            return VllmV0(options), *_paged(gpu, model, options, layout, WATERMARK, options.num_speculative_tokens)
         case StaticOptions():
-            return Static(options), *_paged(gpu, model, options)
+            return Static(options), *_paged(gpu, model, options, layout)
         case OrcaOptions():
-            return Orca(options), *_paged(gpu, model, options)
+            return Orca(options), *_paged(gpu, model, options, layout)
         case SarathiOptions():
-            return Sarathi(options), *_paged(gpu, model, options, WATERMARK)
+            return Sarathi(options), *_paged(gpu, model, options, layout, WATERMARK)
 
 
 def _paged(
     gpu: Gpu,
     model: Model,
     options: VllmV0Options | StaticOptions | OrcaOptions | SarathiOptions,
+    layout: Layout,
     watermark: float = 0.0,
     n_drafts: int = 0,
 ) -> tuple[SchedulerState, int]:
     """Plain paged memory: whoever is admitted must leave the watermark free."""
     # A batch of padded prompts may be longer than memory; what is kept for activations has an end.
     step_tokens = min(options.step_tokens, 4 * (options.max_model_len or 0))
-    memory = memory_left_for_kv(gpu, model, options.gpu_memory_utilization, step_tokens)
-    blocks = kv_capacity_tokens(gpu, model, memory) // options.block_size
+    usable_bytes = options.gpu_memory_utilization * gpu.memory_bytes - model.activation_bytes(step_tokens, layout.tp)
+    blocks = layout.kv_capacity_tokens(gpu, model, usable_bytes) // options.block_size
     longest = (blocks - int(watermark * blocks)) * options.block_size
     context = options.max_model_len or model.context
     if context > longest:
-        raise UsageError(_too_long(context, longest, gpu, model))
+        raise UsageError(_too_long(context, longest, layout.on(gpu), model))
     return SchedulerState(KvBlocks(blocks, options.block_size), n_drafts=n_drafts), context
 
 
-def _vllm(gpu: Gpu, model: Model, options: VllmV1Options) -> tuple[Policy, SchedulerState, int]:
-    memory = memory_left_for_kv(gpu, model, options.gpu_memory_utilization, options.max_num_batched_tokens or 0)
+def _vllm(gpu: Gpu, model: Model, options: VllmV1Options, layout: Layout) -> tuple[Policy, SchedulerState, int]:
+    activation_bytes = model.activation_bytes(options.max_num_batched_tokens or 0, layout.tp)
+    usable_bytes = options.gpu_memory_utilization * gpu.memory_bytes - activation_bytes
     # One block is a placeholder.
-    blocks = kv_capacity_tokens(gpu, model, memory) // options.block_size - 1
+    blocks = layout.kv_capacity_tokens(gpu, model, usable_bytes) // options.block_size - 1
     context = options.max_model_len or model.context
     if context > blocks * options.block_size:
-        raise UsageError(_too_long(context, blocks * options.block_size, gpu, model))
+        raise UsageError(_too_long(context, blocks * options.block_size, layout.on(gpu), model))
     return VllmV1(options), vllm_state(options, blocks), context
 
 
-def _too_long(context: int, longest: int, gpu: Gpu, model: Model) -> str:
+def _too_long(context: int, longest: int, where: str, model: Model) -> str:
     return (
-        f"max_model_len is {context}, but the KV cache of one {gpu.name} holds {longest} tokens of {model.name}. "
+        f"max_model_len is {context}, but the KV cache of {where} holds {longest} tokens of {model.name}. "
         "Lower --max-model-len or raise --gpu-memory-utilization."
     )
 
@@ -322,9 +386,9 @@ def vllm_state(options: VllmV1Options, n_blocks: int) -> SchedulerState:
     )
 
 
-def _sglang(gpu: Gpu, model: Model, options: SglangOptions) -> tuple[Policy, SchedulerState, int]:
-    memory = (options.mem_fraction_static or 0.0) * gpu.memory_bytes - model.total_weights() * model.weight_bytes
-    tokens = min(kv_capacity_tokens(gpu, model, memory), options.max_total_tokens or 1 << 60)
+def _sglang(gpu: Gpu, model: Model, options: SglangOptions, layout: Layout) -> tuple[Policy, SchedulerState, int]:
+    usable_bytes = (options.mem_fraction_static or 0.0) * gpu.memory_bytes
+    tokens = min(layout.kv_capacity_tokens(gpu, model, usable_bytes), options.max_total_tokens or 1 << 60)
     pages = tokens // options.page_size
     context = min(options.context_length or model.context, pages * options.page_size - options.page_size - 1)
     return Sglang(options), sglang_state(options, pages), context
@@ -339,9 +403,10 @@ def sglang_state(options: SglangOptions, n_pages: int) -> SchedulerState:
     return SchedulerState(tree or KvBlocks(n_pages, size), n_drafts=options.speculative_num_steps)
 
 
-def _trtllm(gpu: Gpu, model: Model, options: TrtllmOptions) -> tuple[Policy, SchedulerState, int]:
-    memory = options.kv_cache_free_gpu_memory_fraction * memory_left_for_kv(gpu, model, 1.0, options.max_num_tokens)
-    blocks = kv_capacity_tokens(gpu, model, memory) // options.tokens_per_block
+def _trtllm(gpu: Gpu, model: Model, options: TrtllmOptions, layout: Layout) -> tuple[Policy, SchedulerState, int]:
+    usable_bytes = gpu.memory_bytes - model.activation_bytes(options.max_num_tokens, layout.tp)
+    tokens = layout.kv_capacity_tokens(gpu, model, usable_bytes, options.kv_cache_free_gpu_memory_fraction)
+    blocks = tokens // options.tokens_per_block
     context = min(options.max_seq_len or model.context, blocks * options.tokens_per_block)
     return Trtllm(options), trtllm_state(options, blocks), context
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,8 +14,20 @@ from longbench_sched.quantity import count
 from longbench_sched.sim.engine import OPTIONS, EngineOptions
 
 MAX_NUMBER = 2**53
-_SHARES = frozenset({"gpu_memory_utilization", "mem_fraction_static", "kv_cache_free_gpu_memory_fraction", "watermark"})
+_SHARES = frozenset(
+    {
+        "gpu_memory_utilization",
+        "mem_fraction_static",
+        "kv_cache_free_gpu_memory_fraction",
+        "watermark",
+        "dynamic_chunking_smooth_factor",
+    }
+)
 _QUEUES = frozenset({"max_num_queued_reqs", "max_num_queued_tokens", "max_queued_requests"})
+# Every engine has one name for these; those who come from another know the others. Short: -tp, -pp.
+_SPELLINGS = (("tensor_parallel_size", "tp_size", "tp"), ("pipeline_parallel_size", "pp_size", "pp"))
+_SHORT = ("-tp", "-pp")
+_FROM_ZERO = _QUEUES | {"dynamic_chunking_smooth_factor"}
 _TRUE, _FALSE = frozenset({"1", "true", "on", "yes"}), frozenset({"0", "false", "off", "no"})
 
 
@@ -32,10 +44,12 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
     left = list(words)
     while left:
         word = left.pop(0)
+        if word.partition("=")[0] in _SHORT:
+            word = f"-{word}"
         if not word.startswith("--"):
             raise UsageError(f"{word!r} is no flag of {engine}. Flags begin with --.")
         name, has_value, value = word[2:].partition("=")
-        name = name.replace("-", "_")
+        name = _own_name(name.replace("-", "_"), kinds)
         negated = name.removeprefix("no_")
         if name not in kinds and negated in kinds and kinds[negated] is bool:
             given[negated] = False
@@ -44,9 +58,6 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
             given |= _speculative(word, value if has_value else left.pop(0) if left else "")
             continue
         if name not in kinds:
-            lacks: Mapping[str, str] = getattr(options, "lacks", {})
-            if why := lacks.get(name) or lacks.get(negated):
-                raise UsageError(f"{word.partition('=')[0]}: {why}")
             near = get_close_matches(name, kinds, n=1)
             hint = f" Did you mean --{near[0].replace('_', '-')}?" if near else ""
             known = ", ".join(f"--{key.replace('_', '-')}" for key in kinds)
@@ -63,6 +74,12 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
         given[name] = _value(word, kinds[name], value)
         _check_number(word, name, given[name], getattr(options, name))
     return replace(options, **given)
+
+
+def _own_name(name: str, known: Collection[str]) -> str:
+    """The engine's own spelling of a parallel size."""
+    names = next((names for names in _SPELLINGS if name in names), ())
+    return next((one for one in names if one in known), name)
 
 
 def _kind(owner: type[EngineOptions], name: str) -> type:
@@ -92,7 +109,7 @@ def _check_number(flag: str, name: str, value: bool | float | str, default: obje
     """Raise UsageError for a number that no engine runs with: only what is 0 by default, or a queue, is 0, and one -1."""
     if isinstance(value, bool | str) or (name == "chunked_prefill_size" and value == -1):
         return
-    least = 0 if default == 0 or name in _QUEUES else 1 if isinstance(value, int) else math.ulp(0.0)
+    least = 0 if default == 0 or name in _FROM_ZERO else 1 if isinstance(value, int) else math.ulp(0.0)
     if not least <= value < MAX_NUMBER:
         raise UsageError(f"{flag}: {value:g} is {'too small' if value < least else 'not a number to run with'}.")
     if name in _SHARES and value > 1:

@@ -14,10 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from longbench_sched.errors import UsageError
-from longbench_sched.sim.hardware import Gpu
-from longbench_sched.sim.models import Model
-
 if TYPE_CHECKING:
     from longbench_sched.sim.state import Sequence, StepPlan
 
@@ -126,20 +122,3 @@ class KvBlocks:
         if self._undo is not None:
             self._undo.append(partial(setattr, owner, name, getattr(owner, name)))
         setattr(owner, name, value)
-
-
-def kv_capacity_tokens(gpu: Gpu, model: Model, kv_memory_bytes: float) -> int:
-    """Tokens whose KV fits into so many bytes. Raises UsageError if the model leaves no room for one long request."""
-    tokens = int(kv_memory_bytes // model.kv_bytes_per_token())
-    if tokens < 1024:
-        need = model.total_weights() * model.weight_bytes / 1e9
-        raise UsageError(
-            f"{model.name} ({need:.0f} GB of weights) leaves no room for KV on one {gpu.name} ({gpu.memory_gib:.0f} GiB).\n"
-            "  Choose a larger GPU or a smaller model."
-        )
-    return tokens
-
-
-def memory_left_for_kv(gpu: Gpu, model: Model, utilisation: float, step_tokens: int) -> float:
-    """Bytes for KV: utilisation x memory - weights - activations of the largest step."""
-    return utilisation * gpu.memory_bytes - model.total_weights() * model.weight_bytes - model.activation_bytes(step_tokens)

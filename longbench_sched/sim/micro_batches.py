@@ -1,180 +1,241 @@
-"""A pipeline under load: micro-batches that follow each other through the stages (SGLang from 0.5.7).
+"""An engine whose layers lie in stages: micro-batches follow each other through them.
 
-`pp_size + async_depth` slots are visited in turn. Each has a running batch of its own; all share the queue and the one prompt
-in progress. Stage 0 picks a batch, works on it, passes it on without waiting and visits the next slot, so the next chunk of a
-prompt enters stage 0 while the one before is in stage 1. A slot is visited again when its last batch has left the last stage:
-its tokens are needed. A batch is prompts or decodes, prompts first.
+The engine's own scheduler is called for the next micro-batch as soon as stage 0 is free, while earlier ones are on their way;
+who waits for a token of one of these is in none of the others, but the next chunk of a prompt follows the one before. So as
+many micro-batches as there are stages are on their way at once, and a token takes the time of all stages.
 
-Memory is simple here: a request is let in, in order of arrival, if its whole length fits, and gives all back at its end.
+What is shared differs. vLLM, TensorRT-LLM, Sarathi and Orca have one scheduler over all requests. SGLang has slots (stages, and
+`pp_async_batch_depth` more) that are visited in turn: each has running requests of its own, all share the queue, the memory and
+the one prompt in progress; a slot is visited again when its last batch has left the last stage.
+
+A stage takes its share of the layers, the last one the head besides, and the host of each stage launches its part. Activations
+go on over NVLink. A request that comes while stage 0 is idle is looked at at once, which a real engine that waits for a result
+does a little later.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from longbench_sched.sim.cost import StepCost, StepLoad
-from longbench_sched.sim.pipeline import Pipeline
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.cost import StepCost, load_of
+from longbench_sched.sim.engine import Engine, Glide, vllm_state
+from longbench_sched.sim.pipeline import DynamicChunking, Pipeline, chunk_price, fit_quadratic, hand_off_s_per_token
+from longbench_sched.sim.policy.sarathi import FastgenOptions
+from longbench_sched.sim.policy.sglang import Sglang, SglangNote, SglangOptions
+from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
+from longbench_sched.sim.state import Sequence, StepPlan
 
-NextChunk = Callable[[int], int]  # tokens of a prompt that are done -> tokens of its next chunk
-
-
-@dataclass(slots=True, eq=False)
-class PipedRequest:
-    """One request on its way."""
-
-    id: int
-    arrived_s: float
-    isl: int
-    osl: int
-    computed: int = 0
-    token_at_s: list[float] = field(default_factory=list)
-
-    @property
-    def ttft_s(self) -> float:
-        """From its arrival to its first token."""
-        return self.token_at_s[0] - self.arrived_s
+_INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 
 
 @dataclass(slots=True)
 class MicroBatch:
-    """One pass through all stages."""
+    """One plan on its way."""
 
+    plan: StepPlan
     slot: int
-    chunks: list[tuple[PipedRequest, int, int]]  # request, tokens, tokens before them
-    decodes: list[PipedRequest]
-    entered_s: list[float] = field(default_factory=list)  # by stage
-    left_s: list[float] = field(default_factory=list)
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens computed."""
-        return len(self.decodes) + sum(n for _, n, _ in self.chunks)
+    entered_s: list[float]  # by stage
+    left_s: list[float]
 
 
 @dataclass(slots=True)
 class _Slot:
-    running: list[PipedRequest] = field(default_factory=list)
-    batch: MicroBatch | None = None  # in the pipeline
+    """What a slot of SGLang has for itself."""
+
+    running: list[Sequence] = field(default_factory=list)
+    note: object | None = None
+    is_out: bool = False  # its micro-batch is on its way
 
 
-@dataclass(slots=True)
-class PipelinedEngine:
-    """Stages that serve requests. Times are seconds since the start."""
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Prices a plan stage by stage."""
 
     cost: StepCost
     pipeline: Pipeline
-    next_chunk: NextChunk
-    kv_tokens: int
-    async_depth: int = 0
-    max_running: int = 2048
-    max_prefill_tokens: int = 16384
+
+    @classmethod
+    def of(cls, cost: StepCost, layers: tuple[int, ...]) -> StageCost:
+        """Stages on GPUs of one machine."""
+        calibration = cost.calibration
+        bandwidth = calibration.all_reduce_eff * cost.gpu.nvlink / 2
+        per_token = hand_off_s_per_token(cost.model.hidden, bandwidth)
+        return cls(cost, Pipeline(layers, 0.0, per_token, calibration.all_reduce_floor_s))
+
+    def __call__(self, plan: StepPlan) -> list[float]:
+        """Seconds that the plan takes in each stage."""
+        calibration = self.cost.calibration
+        bill = self.cost.bill(load_of(plan))
+        head_s = sum(part.seconds for part in bill.parts if part.name == "head")
+        host_s = calibration.host_step_s + calibration.host_per_request_s * (len(bill.load.chunks) + bill.load.n_decodes)
+        seconds = []
+        for stage, n in enumerate(self.pipeline.layers):
+            gpu_s = self.pipeline.stage_s(bill.gpu_s - head_s, stage)
+            if stage == self.pipeline.n_stages - 1:
+                gpu_s += head_s
+            of_host_s = host_s + calibration.host_per_layer_s * n
+            seconds.append(max(gpu_s, of_host_s) if calibration.is_host_overlapped else gpu_s + of_host_s)
+        return seconds
+
+
+@dataclass(slots=True)
+class PipedEngine(Engine):
+    """An engine of several stages. `begin` may be called at any time: it starts what can be started."""
+
+    stage_cost: StageCost = field(kw_only=True)
+    n_slots: int = field(kw_only=True)  # micro-batches on their way at most
+    has_own_batches: bool = field(kw_only=True, default=False)  # every slot, as in SGLang
+    flight: deque[MicroBatch] = field(default_factory=deque)  # in the order in which they were sent
     _free_at_s: list[float] = field(default_factory=list)
-    _queue: deque[PipedRequest] = field(default_factory=deque)
-    _partial: PipedRequest | None = None
-    _held_tokens: int = 0
+    _slots: list[_Slot] = field(default_factory=list)
+    _next_slot: int = 0
 
-    def run(self, requests: Sequence[PipedRequest]) -> list[MicroBatch]:
-        """Serve them all; the micro-batches in the order in which they entered. Each must fit into memory alone."""
-        assert all(request.isl + request.osl <= self.kv_tokens for request in requests), "a request that never fits"
-        pending = deque(sorted(requests, key=lambda request: (request.arrived_s, request.id)))
-        slots = [_Slot() for _ in range(self.pipeline.n_stages + self.async_depth)]
-        self._free_at_s = [0.0] * self.pipeline.n_stages
-        done: list[MicroBatch] = []
-        now_s, visit, n_idle = 0.0, 0, 0
-        while True:
-            index = visit % len(slots)
-            slot = slots[index]
-            visit += 1
-            if slot.batch is not None:
-                now_s = max(now_s, slot.batch.left_s[-1])
-                self._collect(slot)
-            while pending and pending[0].arrived_s <= now_s:
-                self._queue.append(pending.popleft())
-            batch = self._pick(slot, index, len(slots))
-            if batch is not None:
-                n_idle = 0
-                self._send(batch, now_s)
-                slot.batch = batch
-                done.append(batch)
-                now_s = batch.left_s[0]
-                continue
-            n_idle += 1
-            if n_idle < len(slots):
-                continue
-            # All slots are empty and found nothing to do, so only an arrival can help.
-            if not pending:
-                assert not self._queue, "nothing runs, so the queue's head fits"
-                return done
-            now_s, n_idle = max(now_s, pending[0].arrived_s), 0
+    def __post_init__(self) -> None:
+        self.state.is_piped = True
+        self._free_at_s = [0.0] * self.stage_cost.pipeline.n_stages
+        self._slots = [_Slot() for _ in range(self.n_slots)]
 
-    def _pick(self, slot: _Slot, index: int, n_slots: int) -> MicroBatch | None:
-        batch = MicroBatch(index, [], [])
-        places = max(1, self.max_running // self.pipeline.n_stages) - len(slot.running)
-        left = self.max_prefill_tokens
-        while places > 0:
-            request = self._partial or self._admissible()
-            if request is None:
-                break
-            size = min(self.next_chunk(request.computed), request.isl - request.computed)
-            if batch.chunks and size > left:
-                break
-            if request is not self._partial:
-                self._queue.popleft()
-                self._held_tokens += request.isl + request.osl
-            batch.chunks.append((request, size, request.computed))
-            request.computed += size
-            left -= size
-            places -= 1
-            self._partial = request if request.computed < request.isl else None
-            if self._partial is not None:
-                break
-        if not batch.chunks:
-            batch.decodes = list(slot.running)
-        return batch if batch.n_tokens else None
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether something can begin while something else goes on."""
+        return True
 
-    def _admissible(self) -> PipedRequest | None:
-        if not self._queue:
+    def begin(self, now_s: float) -> float | None:
+        """Send a micro-batch if one can be sent; seconds until something happens. None: nothing will by itself."""
+        free_s = self._free_at_s[0]
+        if free_s <= now_s + _INSTANT_S and (batch := self._next(now_s)) is not None:
+            self.flight.append(batch)
+            free_s = self._free_at_s[0]
+        if not self.flight:
             return None
-        head = self._queue[0]
-        return head if self._held_tokens + head.isl + head.osl <= self.kv_tokens else None
+        ends_s = self.flight[0].left_s[-1]
+        if now_s + _INSTANT_S < free_s < ends_s and len(self.flight) < self.n_slots:
+            return free_s - now_s
+        return max(ends_s - now_s, 0.0)
 
-    def _send(self, batch: MicroBatch, now_s: float) -> None:
-        """Through all stages: into a stage when it is free and the one above has passed the batch on."""
-        whole_s = self.cost.price(_load(batch))
-        ready_s = now_s
-        for stage in range(self.pipeline.n_stages):
-            entered_s = max(ready_s, self._free_at_s[stage])
-            left_s = entered_s + self.pipeline.stage_s(whole_s, stage)
-            batch.entered_s.append(entered_s)
-            batch.left_s.append(left_s)
-            self._free_at_s[stage] = left_s
-            ready_s = left_s + self.pipeline.p2p_s(batch.n_tokens)
+    def end(self, end_s: float) -> list[Sequence]:
+        """Take what has left the last stage; the sequences that got tokens, each `yielded_now` of them."""
+        yielded: list[Sequence] = []
+        while self.flight and self.flight[0].left_s[-1] <= end_s + _INSTANT_S:
+            batch = self.flight.popleft()
+            self._slots[batch.slot].is_out = False
+            yielded += self._advance(batch.plan, end_s)
+        return yielded
 
-    def _collect(self, slot: _Slot) -> None:
-        """Take what a batch brought: tokens, requests that now decode, requests that are done."""
-        batch = slot.batch
-        assert batch is not None
-        slot.batch = None
-        at_s = batch.left_s[-1]
-        for request, n, start in batch.chunks:
-            if start + n == request.isl:
-                request.token_at_s.append(at_s)
-                slot.running.append(request)
-        for request in batch.decodes:
-            request.computed += 1
-            request.token_at_s.append(at_s)
-        ended = [request for request in slot.running if len(request.token_at_s) >= request.osl]
-        if ended:
-            slot.running = [request for request in slot.running if len(request.token_at_s) < request.osl]
-            self._held_tokens -= sum(request.isl + request.osl for request in ended)
+    def glide(self, end_ns: int, until_ns: int | None) -> Glide | None:
+        """Steps overlap: there is nothing to take at once."""
+        return None
+
+    # -- the next micro-batch
+
+    def _next(self, now_s: float) -> MicroBatch | None:
+        """Of the scheduler's next plan, or of the next slot that has something to do."""
+        state = self.state
+        if not (state.running or state.waiting):
+            state.n_planned = 0  # idle
+            return None
+        for _ in self._slots:
+            index = self._next_slot
+            slot = self._slots[index]
+            if slot.is_out:
+                return None
+            self._next_slot = (index + 1) % self.n_slots
+            plan = self._of_slot(slot, now_s) if self.has_own_batches else self._schedule(now_s)
+            if plan is not None:
+                return self._send(plan, index, now_s)
+            if not self.has_own_batches:
+                return None
+        return None
+
+    def _schedule(self, now_s: float) -> StepPlan | None:
+        """The next plan, its blocks taken; None if it computes nothing."""
+        while True:
+            plan = self._reserved(now_s)
+            if not plan.is_empty:
+                return plan
+            if not plan.preempted:
+                return None
+
+    def _of_slot(self, slot: _Slot, now_s: float) -> StepPlan | None:
+        """The scheduler sees the running requests of this slot and the prompt in progress, wherever that was last."""
+        state = self.state
+        last = state.note if isinstance(state.note, SglangNote) else None
+        chunked = last.chunked if last is not None and last.chunked is not None and last.chunked.is_partial else None
+        own = [one for one in slot.running if one.is_running and one is not chunked]
+        if chunked is not None and chunked.is_running:
+            own.append(chunked)
+        mine = set(own)
+        others = [one for one in state.running if one not in mine]
+        if last is not None:
+            note = slot.note if isinstance(slot.note, SglangNote) else SglangNote(last.ratio)
+            state.note = replace(note, ratio=last.ratio, chunked=last.chunked)
+        state.running = own
+        plan = self._schedule(now_s)
+        slot.running, slot.note = [one for one in state.running if not one.is_partial], state.note
+        state.running = [*others, *state.running]
+        return plan
+
+    def _send(self, plan: StepPlan, slot: int, now_s: float) -> MicroBatch:
+        """Through all stages: into each when it is free and the one above has passed the batch on."""
+        pipeline = self.stage_cost.pipeline
+        stage_s = self.stage_cost(plan)
+        entered_s = pipeline.pass_down(self._free_at_s, now_s, stage_s, plan.n_tokens)
+        self.state.board(plan)
+        self._slots[slot].is_out = True
+        self.counters.n_steps += 1
+        self.counters.busy_s += stage_s[0]
+        return MicroBatch(plan, slot, entered_s, [a + b for a, b in zip(entered_s, stage_s, strict=True)])
 
 
-def _load(batch: MicroBatch) -> StepLoad:
-    return StepLoad(
-        chunks=tuple((n, start, start + n == request.isl) for request, n, start in batch.chunks),
-        n_decodes=len(batch.decodes),
-        decode_tokens=len(batch.decodes),
-        decode_context=sum(request.computed + 1 for request in batch.decodes),
+def in_stages(engine: Engine) -> PipedEngine:
+    """The idle engine with its layers in stages. Raises UsageError for what is not played with stages."""
+    options, layout = engine.options, engine.layout
+    if engine.state.n_drafts:
+        raise UsageError(
+            "speculation and pipeline stages are not played together: the drafter sits at the last stage, and what it costs "
+            "there is not known here.\n  Leave one of the two out."
+        )
+    if isinstance(options, FastgenOptions):
+        raise UsageError(
+            "DeepSpeed-FastGen has no pipeline stages. Leave the pipeline-parallel size out, or give --engine sarathi."
+        )
+    policy, state, n_slots = engine.policy, engine.state, layout.pp
+    match options:
+        case VllmV1Options():
+            # A token comes back from the last stage before the next can be computed, so nothing is planned on trust.
+            scheduled = replace(options, async_scheduling=False)
+            policy, state = VllmV1(scheduled), vllm_state(scheduled, state.kv.total)
+        case SglangOptions():
+            places = options.max_running(state.kv.total * state.kv.block_tokens) // layout.pp
+            cap = options.pp_max_micro_batch_size or max(places, 1)
+            policy = Sglang(replace(options, max_running_requests=cap), _dynamic(engine, options))
+            n_slots += options.pp_async_batch_depth
+    return PipedEngine(
+        engine.name,
+        engine.gpu,
+        engine.model,
+        options,
+        engine.context,
+        policy,
+        state,
+        engine.cost,
+        stage_cost=StageCost.of(engine.cost, layout.stages(engine.model)),
+        n_slots=n_slots,
+        has_own_batches=isinstance(options, SglangOptions),
     )
+
+
+def _dynamic(engine: Engine, options: SglangOptions) -> Callable[[int], int] | None:
+    """How SGLang cuts a prompt that goes through stages; None: chunks of one size."""
+    chunk = options.chunked_prefill_size or -1
+    if not options.enable_dynamic_chunking or chunk < 0:
+        return None
+    fit = fit_quadratic(chunk_price(engine.cost), chunk)
+    if fit is None:
+        return None  # as the engine does when its profile does not bend
+    return DynamicChunking(
+        chunk, fit, options.dynamic_chunking_smooth_factor, options.page_size, engine.context, options.max_prefill_tokens
+    ).next_chunk

@@ -134,19 +134,16 @@ class Model:
         """Parameters of the embedding and the head."""
         return (1 if self.tied_embeddings else 2) * self.vocab * self.hidden
 
-    def memory_bytes(self, tp: int = 1, pp: int = 1) -> float:
-        """Bytes of weights on one of tp x pp GPUs, evenly split."""
-        layers = self._layers_weights(self.experts.n_experts if self.experts else 0) * self.weight_bytes
-        return (layers + self.embedding_weights() * 2) / (tp * pp)
+    def activation_bytes(self, tokens: int, tp: int = 1) -> float:
+        """Activations that lie in memory of one of `tp` GPUs at once in a step of so many tokens, at 2 bytes an element.
 
-    def activation_bytes(self, tokens: int) -> float:
-        """Activations that lie in memory at once in a step of so many tokens, at 2 bytes: T (2h + (H + 2 KV) d + 3 f) elements.
+        T (2h + ((H + 2 KV) d + 3 f) / tp) elements: hidden states are whole on every GPU.
 
         They are the widest in the feed-forward part: hidden states and residual, both inputs of its product, the product.
         """
         width = self.experts.top_k * self.experts.ffn if self.experts else self.ffn
         heads = self.attention.heads * (self.attention.head_dim if isinstance(self.attention, Gqa) else self.attention.v_dim)
-        return 2.0 * tokens * (2 * self.hidden + heads + self.attention.kv_elements() + 3 * width)
+        return 2.0 * tokens * (2 * self.hidden + (heads + 3 * width) / tp + self.attention.kv_elements(tp))
 
     def _layers_weights(self, n_experts: int) -> int:
         total = self.layers * self.attention.weights(self.hidden) + self.dense_layers() * 3 * self.hidden * self.ffn

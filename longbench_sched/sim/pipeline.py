@@ -137,19 +137,22 @@ class Pipeline:
 
         `whole_s` is each chunk's time over all layers.
         """
-        free_at = [0.0] * self.n_stages
+        free_at_s = [0.0] * self.n_stages
         for chunk_s, n in zip(whole_s, tokens, strict=True):
-            ready = 0.0
-            for stage in range(self.n_stages):
-                free_at[stage] = max(ready, free_at[stage]) + self.stage_s(chunk_s, stage)
-                ready = free_at[stage] + self.p2p_s(n)
-        return free_at[-1]
+            self.pass_down(free_at_s, 0.0, [self.stage_s(chunk_s, stage) for stage in range(self.n_stages)], n)
+        return free_at_s[-1]
 
+    def pass_down(self, free_at_s: list[float], now_s: float, stage_s: Sequence[float], tokens: int) -> list[float]:
+        """Send a batch through the stages: into each when it is free and the one above has passed the batch on.
 
-def split_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """As even as it goes, the larger stages last (61 over 4 is 15, 15, 15, 16)."""
-    small, more = divmod(layers, stages)
-    return (small,) * (stages - more) + (small + 1,) * more
+        `free_at_s`, when each stage is free, is moved on. Returns when the batch enters each stage.
+        """
+        ready_s, entered_s = now_s, []
+        for stage, seconds in enumerate(stage_s):
+            entered_s.append(max(ready_s, free_at_s[stage]))
+            free_at_s[stage] = entered_s[-1] + seconds
+            ready_s = free_at_s[stage] + self.p2p_s(tokens)
+        return entered_s
 
 
 def hand_off_s_per_token(hidden: int, bandwidth: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from longbench_sched.sim.disaggregation import AnyEngine
 from longbench_sched.sim.engine import Engine
 from longbench_sched.sim.state import Sequence as Inside
 from longbench_sched.sim.state import StepPlan
@@ -49,7 +50,7 @@ class Served:
         return max((later - earlier for earlier, later in zip(self.token_at_s, self.token_at_s[1:], strict=False)), default=0.0)
 
 
-def replay(engine: Engine, arrivals: Sequence[Arrival], on_step: OnStep | None = None) -> list[Served]:
+def replay(engine: AnyEngine, arrivals: Sequence[Arrival], on_step: OnStep | None = None) -> list[Served]:
     """Serve them all on an idle engine; in the order given, which is that of arrival."""
     served = [Served(arrival) for arrival in arrivals]
     by_sequence: dict[Inside, Served] = {}
@@ -66,8 +67,11 @@ def replay(engine: Engine, arrivals: Sequence[Arrival], on_step: OnStep | None =
                 return served
             now_s = arrivals[n_in].at_s
             continue
-        if on_step is not None and engine.step is not None:
+        if on_step is not None and isinstance(engine, Engine) and engine.step is not None:
             on_step(engine.step, now_s, step_s)
+        if engine.is_concurrent and n_in < len(arrivals) and arrivals[n_in].at_s < now_s + step_s:
+            now_s = arrivals[n_in].at_s  # it need not wait for what goes on
+            continue
         now_s += step_s
         for sequence in engine.end(now_s):
             one = by_sequence[sequence]

@@ -8,6 +8,10 @@ A sequence of p prompt tokens that has generated g has `length` p + g. `computed
 `computed` up to `length` yields one more token; prefill, decode and recomputation after a preemption are one and the same. A
 verification computes the missing token and some drafts after it and yields 1 + the drafts accepted.
 
+With pipeline stages (`SchedulerState.is_piped`) several plans are on their way at once. What one of them computes counts as
+`computed` when it is sent (`board`), so that the next chunk of a prompt can follow it; who waits for a token has nothing
+`left_to_compute` until it comes.
+
 An engine may plan a step before the one in progress has ended (`SchedulerState.is_ahead`). What is planned and not yet computed
 is then `in_flight`, and the tokens it will yield, drafts taken as accepted, are `expected`.
 """
@@ -57,12 +61,12 @@ class Sequence:
     in_flight: int = 0  # tokens planned and not yet computed
     expected: int = 0  # output tokens that these will yield at most
     stale: int = 0  # of `in_flight`, planned before its last preemption
+    n_piped: int = 0  # micro-batches on their way through pipeline stages that it is in; `computed` counts their tokens already
     filled: int = 0  # tokens whose blocks may be found, where `computed` does not say it
     table: tuple[Run, ...] = ()
     node: TreeNode | None = None  # of a radix tree: where what was found ends, and what is locked
     kept: int = 0  # tokens of it that are the tree's
     is_contested: bool = False  # somebody else computes the same content at the same time
-    queued_after: int = 0  # prompt tokens that the engine had computed when it last came into the queue
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     finish: Literal["length", "stop", "abort"] | None = None
@@ -204,21 +208,29 @@ class SchedulerState:
     is_by_priority: bool = False  # the queue is kept by urgency instead of arrival
     n_drafts: int = 0  # drafts that every sequence gets after it yielded
     is_ahead: bool = False  # a step is planned while the one before it runs
+    is_piped: bool = False  # plans are sent through stages and end later, several at once
     n_planned: int = 0  # steps planned since the engine was idle
     n_departures: int = 0  # sequences that ever left the running list
     n_preemptions: int = 0
-    prefilled_tokens: int = 0  # computed in chunks
     unsettled: list[Sequence] = field(default_factory=list)  # in mid-prompt: their last chunk is not yet in a tree
     cache_queries: int = 0  # tokens of those admitted, and how many of them were found
     cache_hits: int = 0
 
     def enqueue(self, sequence: Sequence) -> None:
         """A request has come, or comes back."""
-        sequence.queued_after = self.prefilled_tokens
         if self.is_by_priority:
             insort(self.waiting, sequence)
         else:
             self.waiting.append(sequence)
+
+    def take_in(self, sequence: Sequence) -> None:
+        """A sequence whose prompt was computed elsewhere, and whose KV is here, goes on by itself. There is room for it."""
+        n = self.kv.blocks_for(sequence.computed)
+        self.kv.take(n)
+        sequence.blocks = n
+        sequence.filled = sequence.computed
+        sequence.is_running = True
+        self.running.append(sequence)
 
     # -- the start of a step
 
@@ -253,12 +265,20 @@ class SchedulerState:
             if sequence.is_contested:
                 kv.contest(sequence, chunk.start)
             sequence.filled = end
-            self.prefilled_tokens += chunk.n_tokens
             sequence.is_partial = end < sequence.length + sequence.expected
         if self.n_drafts or self.is_ahead:
             self._foresee(plan)
         self.note = plan.note
         self.n_planned += 1
+
+    def board(self, plan: StepPlan) -> None:
+        """Send a plan that was reserved into the first of several stages."""
+        for chunk in plan.chunks:
+            chunk.sequence.computed += chunk.n_tokens
+            chunk.sequence.n_piped += 1
+        for sequence in plan.decodes:
+            sequence.computed += 1
+            sequence.n_piped += 1
 
     def settle(self) -> None:
         """Let the cache know of the chunks that did not end a prompt: it hears of them when the next step is planned."""
@@ -291,7 +311,6 @@ class SchedulerState:
         sequence.is_running = sequence.is_partial = False
         sequence.computed = sequence.drafts = sequence.expected = 0
         sequence.stale = sequence.in_flight
-        sequence.queued_after = self.prefilled_tokens
         sequence.n_preemptions += 1
         self.n_preemptions += 1
         self.n_departures += 1
@@ -339,7 +358,7 @@ class SchedulerState:
         """
         yielded: list[Sequence] = []
         n_ended = 0
-        is_plain = not (self.n_drafts or self.is_ahead)
+        is_plain = not (self.n_drafts or self.is_ahead or self.is_piped)
         for chunk in plan.chunks:
             sequence = chunk.sequence
             is_last = chunk.is_last
@@ -347,7 +366,9 @@ class SchedulerState:
                 continue
             if self.is_ahead:
                 sequence.in_flight -= chunk.n_tokens
-            if sequence.stale:
+            if self.is_piped:
+                sequence.n_piped -= 1
+            elif sequence.stale:
                 sequence.stale -= chunk.n_tokens
             else:
                 sequence.computed += chunk.n_tokens
@@ -436,6 +457,9 @@ class SchedulerState:
         return n_ended
 
     def _land(self, sequence: Sequence, n_planned: int, n_kept: int) -> None:
+        if self.is_piped:
+            sequence.n_piped -= 1
+            return
         if self.is_ahead:
             sequence.in_flight -= n_planned
         if sequence.stale:

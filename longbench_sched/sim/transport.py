@@ -4,6 +4,9 @@ The loop asks the transport to act before it lets time jump (`advance`). The eng
 timer or until a request has ended; only then does a task wake. So the driver wakes once a request, not once a token, and an
 instant at which something is due comes before the step that would begin at it: a step sees all that arrived until then.
 
+Where several things go on at once (pipeline stages, pools of engines) the engine is asked anew at every instant what happens
+next, for what has come may begin at once.
+
 Time is whole nanoseconds. A step of d seconds that begins at t ends at t + d rounded to the ns, and the next begins there.
 """
 
@@ -20,6 +23,7 @@ from longbench_sched.plan import Request
 from longbench_sched.record import Decoded, Reason, Status, StreamRecord, TokenSource
 from longbench_sched.sim.clock import VirtualLoop
 from longbench_sched.sim.content import Content, prompt_content
+from longbench_sched.sim.disaggregation import AnyEngine
 from longbench_sched.sim.engine import Engine
 from longbench_sched.sim.state import Sequence
 
@@ -76,7 +80,7 @@ class SimTransport:
     """`transport.Transport` over an engine made of arithmetic. It becomes the source of the loop."""
 
     def __init__(
-        self, engine: Engine, loop: VirtualLoop, lane_name: Callable[[Request], str], observer: StepObserver | None = None
+        self, engine: AnyEngine, loop: VirtualLoop, lane_name: Callable[[Request], str], observer: StepObserver | None = None
     ) -> None:
         self._engine = engine
         self._loop = loop
@@ -106,7 +110,7 @@ class SimTransport:
             decoded=Decoded(),
             clock="virtual",
         )
-        refusal = self._engine.policy.refusal(request.isl, request.osl)
+        refusal = self._engine.refusal(request.isl, request.osl)
         if refusal is not None:
             return _refused(record, refusal)
         exchange = _Exchange(record, self._loop.create_future())
@@ -152,7 +156,9 @@ class SimTransport:
         """Run steps until then, or until a request has ended. Raises TargetError if the engine can never go on."""
         at_ns = self._loop.now_ns
         while True:
-            if self._end_ns is None and not self._begin(at_ns):
+            # What can begin while something else goes on is asked at every instant at which something may have come.
+            is_open = self._end_ns is None or self._engine.is_concurrent
+            if is_open and not self._begin(at_ns):
                 if until_ns is None and self._open:
                     raise TargetError(self._stuck())
                 return until_ns
@@ -172,9 +178,11 @@ class SimTransport:
     def _begin(self, at_ns: int) -> bool:
         duration_s = self._engine.begin((at_ns - self._origin_ns) / 1e9)
         if duration_s is None:
+            self._end_ns = None
             return False
         self._end_ns = at_ns + max(1, round(duration_s * 1e9))
         if self._observer is not None:
+            assert isinstance(self._engine, Engine)
             self._observer.note(self._engine, at_ns, self._end_ns)
         return True
 
@@ -218,7 +226,7 @@ class SimTransport:
         decoded.chunk_lateness_ns = array("q", bytes(8 * len(exchange.at_ns)))
         decoded.prompt_tokens, decoded.prompt_token_source = sequence.isl, TokenSource.USAGE
         decoded.output_tokens, decoded.output_token_source = sequence.generated, TokenSource.USAGE
-        if exchange.at_ns and self._engine.state.kv.is_caching:
+        if exchange.at_ns and self._engine.is_caching:
             decoded.cached_tokens, decoded.cached_token_source = exchange.cached, TokenSource.USAGE
         if exchange.at_ns:
             decoded.chunk_token_source = TokenSource.USAGE
@@ -233,11 +241,11 @@ class SimTransport:
             exchange.over.set_result(None)
 
     def _stuck(self) -> str:
-        state = self._engine.state
+        engine = self._engine
         longest = max(sequence.max_length for sequence in self._open)
         return (
-            f"the simulated {self._engine.name} can never go on: {len(state.waiting)} requests wait, {len(state.running)} are "
-            f"in progress, the longest has {longest} tokens, and KV memory holds {state.kv.total * state.kv.block_tokens}.\n"
+            f"the simulated {engine.name} can never go on: {engine.n_waiting} requests wait, {engine.n_running} are "
+            f"in progress, the longest has {longest} tokens, and KV memory holds {engine.kv_tokens}.\n"
             "Give it more KV memory (a larger GPU or memory share), or shorter requests."
         )
 

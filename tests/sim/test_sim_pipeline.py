@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from checked_engine import H200, QWEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longbench_sched.sim.calibration import CALIBRATIONS
-from longbench_sched.sim.cost import Parallel, StepCost, StepLoad
+from longbench_sched.sim.cost import Parallel, StepCost
 from longbench_sched.sim.hardware import GPUS
-from longbench_sched.sim.micro_batches import PipedRequest, PipelinedEngine
+from longbench_sched.sim.layout import split_layers
 from longbench_sched.sim.models import MODELS, quantized
 from longbench_sched.sim.pipeline import (
     DynamicChunking,
@@ -25,7 +24,6 @@ from longbench_sched.sim.pipeline import (
     fixed_chunks,
     hand_off_s_per_token,
     optimal_fixed_chunk,
-    split_layers,
     time_prefill,
 )
 
@@ -196,61 +194,3 @@ def test_more_stages_are_faster_and_less_efficient() -> None:
     seconds = [ttft(cost, stages, 4096) for stages in (1, 2, 4)]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[0] / (4 * seconds[2]) < seconds[0] / (2 * seconds[1]) < 1
-
-
-# -- under load
-
-requests = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 3000), st.integers(1, 6)), min_size=1, max_size=6)
-
-
-@settings(max_examples=40, deadline=None)
-@given(requests, st.integers(1, 4), st.integers(0, 2), st.sampled_from([128, 512]), st.integers(1, 9))
-def test_pp1_pp2_a_stage_has_one_batch_and_a_chunk_follows_the_one_before(
-    load: list, stages: int, depth: int, chunk: int, places: int
-) -> None:
-    jobs = [PipedRequest(i, at_s, isl, osl) for i, (at_s, isl, osl) in enumerate(load)]
-    engine = PipelinedEngine(
-        StepCost(H200, QWEN), Pipeline(split_layers(28, stages), 1e-3, hand_off_s=1e-4), lambda start: chunk, 3012,
-        async_depth=depth, max_running=places,
-    )  # fmt: skip
-    batches = engine.run(jobs)
-    free_at = [0.0] * stages
-    progress = dict.fromkeys(range(len(jobs)), 0)
-    for batch in batches:
-        for stage in range(stages):
-            assert batch.entered_s[stage] >= free_at[stage] - 1e-12, "PP-2: one batch at a time"
-            if stage:
-                assert batch.entered_s[stage] >= batch.left_s[stage - 1] + 1e-4 - 1e-12, "after the hand-off"
-            free_at[stage] = batch.left_s[stage]
-        assert not (batch.chunks and batch.decodes)
-        assert len(batch.decodes) <= max(1, places // stages)
-        for job, n, start in batch.chunks:
-            assert start == progress[job.id], "PP-1: in order, each after the one before"
-            assert batch.entered_s[0] >= job.arrived_s
-            progress[job.id] += n
-    for job in jobs:
-        assert progress[job.id] == job.isl
-        assert len(job.token_at_s) == job.osl
-        assert job.token_at_s == sorted(job.token_at_s)
-    assert engine._held_tokens == 0, "all memory is given back"
-
-
-def test_one_prompt_under_no_load_takes_the_makespan() -> None:
-    """PP-4: the event simulation and the recursion agree when hand-off is free."""
-    cost, pipeline = StepCost(H200, QWEN), Pipeline(split_layers(28, 4), 1e-3)
-    job = PipedRequest(0, 0.0, 16_384, 1)
-    batches = PipelinedEngine(cost, pipeline, lambda start: 2048, 1 << 20).run([job])
-    whole_s = [cost.price(StepLoad(chunks=((2048, start, start == 14_336),))) for start in range(0, 16_384, 2048)]
-    assert job.ttft_s == pytest.approx(pipeline.makespan_s(whole_s, [2048] * 8))
-    assert [batch.slot for batch in batches] == [0, 1, 2, 3, 0, 1, 2, 3]
-
-
-def test_stages_serve_more_prompts_a_second_than_one() -> None:
-    """Four stages are not four times as fast: each chunk pays the overhead in every stage."""
-
-    def last_first_token_s(stages: int) -> float:
-        jobs = [PipedRequest(i, 0.0, 8192, 1) for i in range(16)]
-        PipelinedEngine(StepCost(H200, QWEN), Pipeline(split_layers(28, stages), 1e-3), lambda start: 2048, 1 << 20).run(jobs)
-        return max(job.ttft_s for job in jobs)
-
-    assert last_first_token_s(1) / last_first_token_s(4) > 2.5

@@ -9,13 +9,10 @@ how a step is priced anyway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
-from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.state import Chunk, SchedulerState, StepPlan
 
 
@@ -23,16 +20,12 @@ from longbench_sched.sim.state import Chunk, SchedulerState, StepPlan
 class OrcaOptions:
     """Knobs of Orca."""
 
-    lacks: ClassVar[Mapping[str, str]] = lacking(
-        chunks="Orca computes a whole prompt in the iteration that admits it. Give --engine sarathi, for example.",
-        cache="Orca keeps nothing of a request that has ended. Give --engine vllm, sglang or trtllm.",
-        drafts="Orca decodes token by token. Give --engine vllm, sglang or trtllm.",
-    )
-
     max_batch_size: int = 32  # the paper varies it up to 32
     max_model_len: int | None = None
     gpu_memory_utilization: float = 0.90
     block_size: int = 16
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
 
     def resolved(self, gpu: Gpu, model_context: int) -> OrcaOptions:
         """The same with every default decided."""
@@ -61,11 +54,12 @@ class Orca:
 
     def schedule(self, state: SchedulerState, now_s: float) -> StepPlan:
         """One iteration: everyone who runs, and whoever can join, in order of arrival."""
-        plan = StepPlan(decodes=list(state.running))
+        most = self.options.max_batch_size
+        plan = StepPlan(decodes=[sequence for sequence in state.running if not sequence.n_piped][:most])
         ledger = Ledger(state.kv, plan)
         for sequence in state.waiting:
             blocks = state.kv.blocks_for(sequence.max_length)
-            if len(state.running) + len(plan.admitted) >= self.options.max_batch_size or blocks > ledger.free:
+            if len(plan.decodes) + len(plan.admitted) >= most or blocks > ledger.free:
                 break
             plan.chunks.append(Chunk(sequence, sequence.length, 0))
             ledger.admit(sequence, 0, blocks)

@@ -18,7 +18,7 @@ def decode_all(
 ) -> set[Sequence]:
     """Put the decodes of `batch` into the plan, each with its slots; returns who was preempted for want of blocks.
 
-    The victim is the last of `running` that still runs, at the end whoever asks.
+    The victim is the last of `running` that still runs and is in no pipeline stage, at the end whoever asks.
     """
     out: set[Sequence] = set()
     size = ledger.kv.block_tokens
@@ -28,7 +28,7 @@ def decode_all(
         needed = sequence.computed + 1 + n_drafts - sequence.blocks * size
         n_blocks = -(-needed // size) if needed > 0 else 0
         while n_blocks > ledger.free:
-            victim = next(one for one in reversed(running) if one not in out)
+            victim = next(one for one in reversed(running) if one not in out and not one.n_piped)
             out.add(victim)
             _withdraw(plan, victim)
             ledger.release(victim)

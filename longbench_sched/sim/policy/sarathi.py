@@ -13,14 +13,12 @@ preempted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
-from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.policy.recompute import WATERMARK, decode_all
 from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
 
@@ -29,18 +27,14 @@ from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
 class SarathiOptions:
     """Knobs of Sarathi-Serve. The paper's budgets: 512 for a strict latency target, 2048 for a relaxed one."""
 
-    lacks: ClassVar[Mapping[str, str]] = lacking(
-        chunks="cutting prompts into chunks is what this scheduler does, always. --token-budget is the size of a step.",
-        cache="this scheduler keeps nothing of a request that has ended. Give --engine vllm, sglang or trtllm.",
-        drafts="this scheduler decodes token by token. Give --engine vllm, sglang or trtllm.",
-    )
-
     token_budget: int = 512
     max_num_seqs: int = 128
     batching: Literal["stall-free", "decode-maximal"] = "stall-free"
     max_model_len: int | None = None
     gpu_memory_utilization: float = 0.90
     block_size: int = 16
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
 
     def resolved(self, gpu: Gpu, model_context: int) -> SarathiOptions:
         """The same with every default decided. Raises UsageError if not all places can get a token."""
@@ -89,7 +83,7 @@ class Sarathi:
         return plan
 
     def _fill(self, state: SchedulerState, plan: StepPlan, ledger: Ledger) -> None:
-        decoding = [sequence for sequence in state.running if not sequence.is_partial]
+        decoding = [sequence for sequence in state.running if not (sequence.is_partial or sequence.n_piped)]
         out = decode_all(plan, ledger, state.running, decoding)
         budget = self.options.token_budget - len(plan.decodes)
         most = 1 if self.options.batching == "decode-maximal" else self.options.max_num_seqs

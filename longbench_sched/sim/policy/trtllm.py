@@ -47,6 +47,8 @@ class TrtllmOptions:
     context_chunking_policy: Literal["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"] = "FIRST_COME_FIRST_SERVED"
     enable_block_reuse: bool = True
     num_speculative_tokens: int = 0  # `max_draft_len` of the speculative config
+    tp_size: int = 1
+    pp_size: int = 1
 
     def resolved(self, gpu: Gpu, model_context: int) -> TrtllmOptions:
         """The same with every default decided. Raises UsageError for a policy that it does not have."""
@@ -112,11 +114,13 @@ class Trtllm:
         contexts: list[_Fit] = []
         for sequence in state.running:
             left -= kv.blocks_for(sequence.max_length + self._k) - sequence.blocks
+            if not sequence.left_to_compute:
+                continue  # its token is on its way through pipeline stages
             if _is_generating(sequence):
                 generating.append(sequence)
             else:
                 contexts.append(_Fit(sequence, sequence.computed))
-        n = len(state.running)
+        n = len(generating) + len(contexts)
         may_join = options.capacity_scheduler_policy != "STATIC_BATCH" or not state.running
         if state.waiting and may_join and n < options.max_batch_size:
             contexts += self._fitting(state, ledger, left, options.max_batch_size - n, contexts)
@@ -150,7 +154,7 @@ class Trtllm:
 
     def _by_step(self, state: SchedulerState, plan: StepPlan, ledger: Ledger) -> None:
         """Everyone whose blocks for this step fit; whoever was started last makes room for those before."""
-        order = [*state.running, *state.waiting]
+        order = [*(sequence for sequence in state.running if sequence.left_to_compute), *state.waiting]
         generating: list[Sequence] = []
         contexts: list[_Fit] = []
         reserved = i = 0
@@ -170,7 +174,7 @@ class Trtllm:
                 else:
                     contexts.append(fit)
                 continue
-            started = [j for j in range(i, end) if order[j].is_running]
+            started = [j for j in range(i, end) if order[j].is_running and not order[j].n_piped]
             if not started:
                 break
             end = started[-1]

@@ -10,7 +10,7 @@ With asynchronous scheduling a step is planned while the one before it runs. Eac
 it can; the rest is rolled back when the result is read.
 
 Equal, step for step, to the scheduler class of 0.32.0 (tests/sim/traces). Not modelled: LoRA, grammars, remote KV, several KV
-groups, pipeline stages.
+groups.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class VllmV1Options:
     is_offline: bool = False  # the class LLM instead of the API server: a larger budget
     release: str = "0.33.0"
     max_num_partial_prefills: int = 1  # in releases that have it
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
 
     def resolved(self, gpu: Gpu, model_context: int) -> VllmV1Options:
         """The same with every default decided.
@@ -277,6 +279,8 @@ class VllmV1:
                 n_blocks = -(-needed // size)
                 while n_blocks > ledger.free:
                     victim = self._victim(running, out)
+                    if victim is None:
+                        return  # all are in pipeline stages, and so is a part of this one
                     out.add(victim)
                     self._withdraw(plan, ledger, budget, victim)
                     if victim is sequence:
@@ -291,11 +295,11 @@ class VllmV1:
             else:
                 plan.chunks.append(Chunk(sequence, n, start))
 
-    def _victim(self, running: list[Sequence], out: set[Sequence]) -> Sequence:
-        """Who gives up its blocks: the last admitted, or the least urgent."""
+    def _victim(self, running: list[Sequence], out: set[Sequence]) -> Sequence | None:
+        """Who gives up its blocks: the last admitted, or the least urgent; nobody who is in a pipeline stage."""
         if self.options.scheduling_policy == "priority":
-            return max(sequence for sequence in running if sequence not in out)
-        return next(sequence for sequence in reversed(running) if sequence not in out)
+            return max((one for one in running if one not in out and not one.n_piped), default=None)
+        return next((one for one in reversed(running) if one not in out and not one.n_piped), None)
 
     @staticmethod
     def _withdraw(plan: StepPlan, ledger: Ledger, budget: _Budget, victim: Sequence) -> None:

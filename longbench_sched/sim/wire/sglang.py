@@ -432,8 +432,6 @@ def _server_info(context: Context) -> dict[str, object]:
     flags = asdict(options) | {
         "model_path": context.served_model,
         "served_model_name": context.served_model,
-        "tp_size": 1,
-        "pp_size": 1,
         "dp_size": 1,
         "disable_radix_cache": not state.kv.is_caching,
         "stream_interval": 1,

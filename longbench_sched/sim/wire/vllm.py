@@ -374,7 +374,11 @@ def _server_info(context: Context) -> dict[str, object]:
         "max_num_queued_tokens": options.max_num_queued_tokens,
         "stream_interval": 1,
     }
-    parallel = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1}
+    parallel = {
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "pipeline_parallel_size": options.pipeline_parallel_size,
+        "data_parallel_size": 1,
+    }
     cache = {
         "block_size": options.block_size,
         "gpu_memory_utilization": options.gpu_memory_utilization,
