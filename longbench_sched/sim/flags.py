@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -58,6 +58,9 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
             given |= _speculative(word, value if has_value else left.pop(0) if left else "")
             continue
         if name not in kinds:
+            lacks: Mapping[str, str] = getattr(options, "lacks", {})
+            if why := lacks.get(name) or lacks.get(negated):
+                raise UsageError(f"{word.partition('=')[0]}: {why}")
             near = get_close_matches(name, kinds, n=1)
             hint = f" Did you mean --{near[0].replace('_', '-')}?" if near else ""
             known = ", ".join(f"--{key.replace('_', '-')}" for key in kinds)

@@ -67,6 +67,7 @@ class Sequence:
     node: TreeNode | None = None  # of a radix tree: where what was found ends, and what is locked
     kept: int = 0  # tokens of it that are the tree's
     is_contested: bool = False  # somebody else computes the same content at the same time
+    queued_after: int = 0  # prompt tokens that the engine had computed when it last came into the queue
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     finish: Literal["length", "stop", "abort"] | None = None
@@ -212,12 +213,14 @@ class SchedulerState:
     n_planned: int = 0  # steps planned since the engine was idle
     n_departures: int = 0  # sequences that ever left the running list
     n_preemptions: int = 0
+    prefilled_tokens: int = 0  # computed in chunks
     unsettled: list[Sequence] = field(default_factory=list)  # in mid-prompt: their last chunk is not yet in a tree
     cache_queries: int = 0  # tokens of those admitted, and how many of them were found
     cache_hits: int = 0
 
     def enqueue(self, sequence: Sequence) -> None:
         """A request has come, or comes back."""
+        sequence.queued_after = self.prefilled_tokens
         if self.is_by_priority:
             insort(self.waiting, sequence)
         else:
@@ -265,6 +268,7 @@ class SchedulerState:
             if sequence.is_contested:
                 kv.contest(sequence, chunk.start)
             sequence.filled = end
+            self.prefilled_tokens += chunk.n_tokens
             sequence.is_partial = end < sequence.length + sequence.expected
         if self.n_drafts or self.is_ahead:
             self._foresee(plan)
@@ -311,6 +315,7 @@ class SchedulerState:
         sequence.is_running = sequence.is_partial = False
         sequence.computed = sequence.drafts = sequence.expected = 0
         sequence.stale = sequence.in_flight
+        sequence.queued_after = self.prefilled_tokens
         sequence.n_preemptions += 1
         self.n_preemptions += 1
         self.n_departures += 1

@@ -9,16 +9,25 @@ how a step is priced anyway.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.state import Chunk, SchedulerState, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
 class OrcaOptions:
     """Knobs of Orca."""
+
+    lacks: ClassVar[Mapping[str, str]] = lacking(
+        chunks="Orca computes a whole prompt in the iteration that admits it. Give --engine sarathi, for example.",
+        cache="Orca keeps nothing of a request that has ended. Give --engine vllm, sglang or trtllm.",
+        drafts="Orca decodes token by token. Give --engine vllm, sglang or trtllm.",
+    )
 
     max_batch_size: int = 32  # the paper varies it up to 32
     max_model_len: int | None = None

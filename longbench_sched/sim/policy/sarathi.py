@@ -13,12 +13,14 @@ preempted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.policy.recompute import WATERMARK, decode_all
 from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
 
@@ -26,6 +28,12 @@ from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
 @dataclass(frozen=True, slots=True)
 class SarathiOptions:
     """Knobs of Sarathi-Serve. The paper's budgets: 512 for a strict latency target, 2048 for a relaxed one."""
+
+    lacks: ClassVar[Mapping[str, str]] = lacking(
+        chunks="cutting prompts into chunks is what this scheduler does, always. --token-budget is the size of a step.",
+        cache="this scheduler keeps nothing of a request that has ended. Give --engine vllm, sglang or trtllm.",
+        drafts="this scheduler decodes token by token. Give --engine vllm, sglang or trtllm.",
+    )
 
     token_budget: int = 512
     max_num_seqs: int = 128

@@ -3,17 +3,18 @@
 In every iteration the scheduler tries to build a batch of prompts and runs it alone; only when there is none do the running
 sequences decode. So while prompts that can be admitted keep arriving, nobody's tokens advance: the gap between two tokens is as
 long as the backlog, not as one chunk. At most one prompt is in progress (`chunked`); it takes the first `chunked_prefill_size`
-tokens of the next batch.
+tokens of the next batch. Who of the queue is first: `sglang_queue.py`.
 
 Admission keeps room for part of what running sequences may still generate, `new_token_ratio` of it. The ratio falls with every
 decode step and rises when memory ran out: then the sequences that generated least are retracted to the end of the queue.
 
-Prefixes are found in a radix tree, token by token; with `lpm` those that find most go first. With `enable_mixed_chunk` the
-running decodes ride in the prefill batch. The flag "full" belongs to the running batch and says that nobody is admitted until
-somebody leaves; it is lost together with a batch that it was set on while nothing ran.
+Prefixes are found in a radix tree, token by token. With `enable_mixed_chunk` the running decodes ride in the prefill batch. The
+flag "full" belongs to the running batch and says that nobody is admitted until somebody leaves; it is lost together with a
+batch that it was set on while nothing ran. With priorities a request may take the place of one that is less urgent by more than
+a threshold, if all places are taken; it does not for want of memory.
 
-Equal, step for step, to recorded traces of 0.5.23 without overlap (tests/sim/traces). Overlap is part of the cost only. Not
-modelled: priorities, the orders other than fcfs, lpm and lof.
+Equal, step for step, to recorded traces of 0.5.23 without overlap (tests/sim/traces). Overlap is part of the cost only
+(docs/policies/sglang.md says why). Not modelled: several data-parallel ranks.
 """
 
 from __future__ import annotations
@@ -22,165 +23,18 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
-from longbench_sched.errors import UsageError
-from longbench_sched.sim.content import Content, common
-from longbench_sched.sim.hardware import Gpu
+from longbench_sched.sim.policy.sglang_options import SGLANG_0_4_2, Sglang042Options, SglangOptions
+from longbench_sched.sim.policy.sglang_queue import ordered, room_left_for_shorter, urgency
 from longbench_sched.sim.state import RELEASE, Chunk, SchedulerState, Sequence, StepPlan, Verify
+
+__all__ = ["Sglang", "Sglang042Options", "SglangNote", "SglangOptions"]
 
 CLIP_MAX_NEW_TOKENS = 4096  # how far into the future of a sequence admission looks
 INIT_NEW_TOKEN_RATIO = 0.7
 MIN_RATIO_FACTOR = 0.14
 DECAY_STEPS = 600
 RETRACT_DECODE_STEPS = 20
-MATCH_AT_MOST = 128  # a longer queue is served first come, first served
-SHARED_TOKENS = 32  # who finds no more than this waits for an earlier one in the queue with which it shares as much
-
-_POLICIES = ("fcfs", "lpm", "lof")
-_MEMORY_0_4_2 = {1: 0.88, 2: 0.87, 4: 0.85}  # share by tensor-parallel size; 0.81 from 8 on
-
-
-@dataclass(frozen=True, slots=True)
-class SglangProfile:
-    """What differs between releases."""
-
-    reserves_ignore_eos_in_full: bool  # what a sequence that ignores EOS may still generate is reserved, not a part of it
-    caps_input_with_chunks: bool  # `max_prefill_tokens` ends a batch of several prompts even if they are chunked
-    retracts_ahead: bool  # until there is room for 20 decode steps; else until the next one fits
-    splits_prompt: bool
-    ratio_bias: int  # in the denominator of the ratio after a retraction
-
-
-SGLANG_0_5_23 = SglangProfile(True, False, False, True, 1)
-SGLANG_0_4_2 = SglangProfile(False, True, True, False, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class SglangOptions:
-    """Flags of `sglang.launch_server` 0.5.23, by their own names; None is resolved by GPU memory."""
-
-    chunked_prefill_size: int | None = None  # -1: no chunking
-    max_prefill_tokens: int = 16384
-    max_running_requests: int | None = None
-    context_length: int | None = None
-    enable_mixed_chunk: bool = False
-    schedule_conservativeness: float = 1.0
-    mem_fraction_static: float | None = None
-    page_size: int = 1
-    enable_metrics: bool = False
-    schedule_policy: str = "fcfs"
-    disable_radix_cache: bool = False
-    disable_overlap_schedule: bool = False
-    num_continuous_decode_steps: int = 1
-    prefill_decode_interval: int = 0  # decode steps after each prefill batch
-    max_total_tokens: int | None = None  # the KV pool, instead of what memory holds
-    max_queued_requests: int | None = None
-    speculative_algorithm: Literal["", "EAGLE", "EAGLE3", "NEXTN", "NGRAM"] = ""
-    speculative_num_steps: int = 0
-    speculative_eagle_topk: int = 0
-    speculative_num_draft_tokens: int = 0
-    tp_size: int = 1
-    pp_size: int = 1
-    pp_max_micro_batch_size: int | None = None  # requests that run in one micro-batch; None: the places over the stages
-    pp_async_batch_depth: int = 0  # micro-batches more than stages
-    enable_dynamic_chunking: bool = False  # of pipeline stages: later chunks of a prompt are shorter
-    dynamic_chunking_smooth_factor: float = 0.75  # an environment variable of the engine: 0 fixed, 1 strictly equal times
-
-    @property
-    def profile(self) -> SglangProfile:
-        """The release."""
-        return SGLANG_0_5_23
-
-    def resolved(self, gpu: Gpu, model_context: int) -> SglangOptions:
-        """The same with every default decided; `max_running_requests` when the KV capacity is known, by `max_running`.
-
-        Chunks of 2048 tokens below 20 GiB, 4096 below 60, 8192 below 160, else 16384. Raises UsageError.
-        """
-        gib = gpu.memory_gib
-        chunk = self.chunked_prefill_size or (2048 if gib < 20 else 4096 if gib < 60 else 8192 if gib < 160 else 16384)
-        n_gpus = self.tp_size * self.pp_size
-        parallel_gib = n_gpus / 8 if n_gpus > 1 else 0.0
-        reserved_gib = max(0.5 + 1.5 * max(chunk, 2048) / 1024 + parallel_gib, 10.0 if gib >= 60 else 0.0)
-        fraction = self.mem_fraction_static or round((gib - reserved_gib) / gib, 3)
-        return _speculating(_checked(self), 3, 1, 4)._with(chunk, fraction, model_context)
-
-    def _with(self, chunk: int, fraction: float, model_context: int) -> SglangOptions:
-        return replace(
-            self,
-            chunked_prefill_size=chunk,
-            context_length=self.context_length or model_context,
-            mem_fraction_static=fraction,
-        )
-
-    def max_running(self, kv_tokens: int) -> int:
-        """Places: min(tokens / 2, tokens / context x 512 within 2048..4096) unless set."""
-        per_context = kv_tokens / (self.context_length or 1) * 512
-        return self.max_running_requests or max(1, int(min(kv_tokens / 2, max(2048.0, min(per_context, 4096.0)))))
-
-
-@dataclass(frozen=True, slots=True)
-class Sglang042Options(SglangOptions):
-    """Flags of 0.4.2.post4 where their defaults differ."""
-
-    schedule_policy: str = "lpm"
-
-    @property
-    def profile(self) -> SglangProfile:
-        """The release."""
-        return SGLANG_0_4_2
-
-    def resolved(self, gpu: Gpu, model_context: int) -> SglangOptions:
-        """The same with every default decided: chunks of 2048 tokens below 25 GB, else 8192; EAGLE turns much off.
-
-        Raises UsageError for what 0.4.2 does not allow together.
-        """
-        options = _checked(self)
-        if options.speculative_algorithm:
-            clash = [
-                flag
-                for flag, is_given in (
-                    ("--chunked-prefill-size", (options.chunked_prefill_size or -1) > 0),
-                    ("--enable-mixed-chunk", options.enable_mixed_chunk),
-                )
-                if is_given
-            ]
-            if clash:
-                raise UsageError(
-                    f"{' and '.join(clash)} cannot be had with {options.speculative_algorithm} in SGLang 0.4.2: it turns "
-                    "chunked prefill, radix cache and overlap off.\n  Leave the flag out, or give --engine sglang (0.5)."
-                )
-            options = replace(
-                _speculating(options, 5, 8, 64),
-                chunked_prefill_size=-1,
-                disable_radix_cache=True,
-                disable_overlap_schedule=True,
-            )
-        chunk = options.chunked_prefill_size or (2048 if gpu.memory_gib < 25 else 8192)
-        return options._with(chunk, options.mem_fraction_static or _MEMORY_0_4_2.get(options.tp_size, 0.81), model_context)
-
-
-def _checked(options: SglangOptions) -> SglangOptions:
-    """Raises UsageError for values that do not go together."""
-    if options.schedule_policy not in _POLICIES:
-        raise UsageError(f"--schedule-policy {options.schedule_policy!r} is not played. Known: {', '.join(_POLICIES)}.")
-    chunk, page = options.chunked_prefill_size, options.page_size
-    if chunk is not None and chunk > 0 and chunk % page:
-        raise UsageError(f"--chunked-prefill-size {chunk} is not a multiple of --page-size {page}.")
-    if options.enable_mixed_chunk and chunk is not None and chunk < 0:
-        raise UsageError("--enable-mixed-chunk needs chunked prefill: leave --chunked-prefill-size -1 out.")
-    return options
-
-
-def _speculating(options: SglangOptions, steps: int, topk: int, tokens: int) -> SglangOptions:
-    if not options.speculative_algorithm:
-        return options
-    return replace(
-        options,
-        speculative_num_steps=options.speculative_num_steps or steps,
-        speculative_eagle_topk=options.speculative_eagle_topk or topk,
-        speculative_num_draft_tokens=options.speculative_num_draft_tokens or tokens,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +65,6 @@ class _Batch:
     current_offset: int
     ratio: float
     chunked: Sequence | None = None
-    pages: dict[Sequence, int] | None = None
     states: list[tuple[float, int]] | None = None  # (tokens left, tokens held) of those that may run to their limit
 
     @property
@@ -273,6 +126,10 @@ class Sglang:
         """Tokens of a sequence in a decode step."""
         return self.options.speculative_num_draft_tokens or 1
 
+    @property
+    def _is_shortest_first(self) -> bool:
+        return self.options.schedule_policy == "shortest-prefill-first"
+
     def refusal(self, isl: int, max_new: int) -> str | None:
         """Nothing is refused beyond the context length, which the server checks."""
         return None
@@ -293,7 +150,7 @@ class Sglang:
         chunked = note.chunked if note.chunked is not None and note.chunked.is_partial else None
         decoding = [sequence for sequence in state.running if sequence is not chunked] if chunked else state.running
         is_full = note.is_full and not note.is_loose and bool(decoding) and chunked is None
-        is_full = is_full and state.n_departures == note.n_departures
+        is_full = is_full and state.n_departures == note.n_departures and not self.options.has_priority_preemption
         note = replace(note, chunked=chunked, is_full=is_full, is_loose=False, n_departures=state.n_departures)
         plan = StepPlan(note=note)
         if note.n_decodes_due and chunked is None and decoding:
@@ -301,7 +158,7 @@ class Sglang:
             return self._decode(state, plan, decoding, is_due=True)
         if chunked is None and (is_full or not state.waiting):
             return self._decode(state, plan, decoding)
-        if chunked is None and len(decoding) >= self._places(state):
+        if chunked is None and len(decoding) >= self._places(state) and not self.options.has_priority_preemption:
             plan.note = replace(note, is_full=True)
             return self._decode(state, plan, decoding)
         state.kv.rehearse(plan)
@@ -310,7 +167,7 @@ class Sglang:
             self._prefill(state, plan, decoding, chunked)
         finally:
             state.kv.undo()
-        if plan.chunks:
+        if plan.chunks or plan.preempted:
             return plan
         return self._decode(state, plan, decoding)
 
@@ -323,13 +180,14 @@ class Sglang:
         """Put a batch of prompts into the plan, if there is room for one."""
         note = plan.note
         assert isinstance(note, SglangNote)
+        decoding = list(decoding)
         batch = self._empty_batch(state, plan, decoding, chunked)
-        queue = self._ordered(state, plan)
+        queue = ordered(state, plan, self.options)
         if chunked is not None:
-            self._go_on(batch, chunked)
+            self._go_on(batch, chunked, queue)
         is_full = False
         try:
-            self._admit(batch, queue, decoding, chunked)
+            self._admit(batch, queue, decoding)
         except _Full:
             is_full = bool(plan.chunks) or bool(decoding)
         self._allocate(state, plan)
@@ -366,53 +224,39 @@ class Sglang:
     def _ratio_of(self, sequence: Sequence, ratio: float) -> float:
         return 1.0 if sequence.runs_to_length and self.options.profile.reserves_ignore_eos_in_full else ratio
 
-    def _ordered(self, state: SchedulerState, plan: StepPlan) -> list[Sequence]:
-        """The queue in the order of the policy, which stays."""
-        queue = list(state.waiting)
-        policy = self.options.schedule_policy
-        if policy == "lof":
-            queue.sort(key=lambda sequence: -sequence.max_new)
-            plan.queue = queue
-        if policy != "lpm" or not state.kv.is_caching or len(queue) > MATCH_AT_MOST:
-            return queue
-        rank: dict[Sequence, float] = {}
-        seen: list[Content] = []
-        for sequence in queue:
-            plan.lookups.append((sequence, sequence.length))
-            n = state.kv.look_up(sequence, sequence.length)
-            rank[sequence] = -min(n, sequence.length - 1)
-            if n <= SHARED_TOKENS:
-                content = sequence.content_so_far()
-                if any(common(other, content) >= SHARED_TOKENS for other in seen):
-                    rank[sequence] = float("inf")  # its turn comes when the other has filled the cache
-                else:
-                    seen.append(content)
-        queue.sort(key=lambda sequence: rank[sequence])
-        plan.queue = queue
-        return queue
-
-    def _go_on(self, batch: _Batch, chunked: Sequence) -> None:
+    def _go_on(self, batch: _Batch, chunked: Sequence, queue: list[Sequence]) -> None:
         """The prompt in progress comes first, and always gets on."""
         left = chunked.left_to_compute
         n = left
+        is_cut_short = False
         if batch.chunk_left is not None:
             room = min(batch.chunk_left, int(batch.total_left))
             n = min(left, room if room > 0 else batch.chunk_left)
+            if self._is_shortest_first:
+                most = room_left_for_shorter(chunked, queue, batch.chunk_left, batch.page)
+                is_cut_short = most is not None and most < n
+                n = min(n, most) if most is not None else n
         if n <= 0:  # mixed decodes have spent the chunk
             batch.chunked = chunked
             return
-        new_tokens = min(chunked.max_new, CLIP_MAX_NEW_TOKENS) if n == left else 0
-        batch.add(chunked, chunked.computed, n, new_tokens)
+        new_tokens = min(chunked.max_new, CLIP_MAX_NEW_TOKENS)
+        batch.add(chunked, chunked.computed, n, new_tokens if n == left else 0)
+        if is_cut_short:  # those that go along must leave room for the rest of it
+            batch.total_offset += batch.paged(left - n) + new_tokens
 
-    def _admit(self, batch: _Batch, queue: list[Sequence], decoding: SequenceOf[Sequence], chunked: Sequence | None) -> None:
-        """Take from the queue what the budgets hold. Raises _Full when places or memory have come to an end."""
+    def _admit(self, batch: _Batch, queue: list[Sequence], decoding: list[Sequence]) -> None:
+        """Take from the queue what the budgets hold; `decoding` loses those whose place is taken.
+
+        Raises _Full when places or memory have come to an end.
+        """
         state, plan = batch.state, batch.plan
-        places = self._places(state) - len(decoding)
+        is_full = False
         is_alone = self.options.speculative_algorithm and self.options.profile is SGLANG_0_4_2
         for sequence in queue:
             if batch.is_spent and not batch.is_out_of_memory:
                 return
-            if len(plan.chunks) >= places:
+            is_full = is_full or len(plan.chunks) + len(decoding) >= self._places(state)
+            if is_full and not (self.options.has_priority_preemption and self._oust(batch, sequence, decoding)):
                 raise _Full
             if is_alone and plan.chunks:
                 return
@@ -426,6 +270,34 @@ class Sglang:
                 raise _Full
             if batch.is_spent:
                 return
+
+    def _oust(self, batch: _Batch, sequence: Sequence, decoding: list[Sequence]) -> bool:
+        """Take the place, and if need be more, from running sequences that are less urgent by more than the threshold."""
+        options, plan = self.options, batch.plan
+
+        def patience(one: Sequence) -> tuple[int, int, int]:
+            return -urgency(one, options), -one.queued_after, -one.id
+
+        threshold = options.priority_scheduling_preemption_threshold
+        needed = sequence.length + min(sequence.max_new, CLIP_MAX_NEW_TOKENS) - batch.total_left
+        victims: list[Sequence] = []
+        for one in sorted(decoding, key=patience):
+            if urgency(one, options) - urgency(sequence, options) <= threshold:
+                break
+            victims.append(one)
+            needed -= self._reserve(one, batch.ratio)
+            if needed <= 0:
+                break
+        if not victims or needed > 0:
+            return False
+        for one in victims:
+            decoding.remove(one)
+            batch.total_offset -= self._reserve(one, batch.ratio)
+            batch.state.kv.release(one)
+            plan.preempted.append(one)
+            plan.blocks.append((one, RELEASE))
+        plan.preempted_to_tail = True
+        return True
 
     def _take(self, batch: _Batch, sequence: Sequence) -> bool:
         """Admit a sequence, or its first chunk; False if a token budget forbids it. Raises _Full if memory does."""
@@ -447,6 +319,9 @@ class Sglang:
             return False
         n = extend
         if batch.chunk_left is not None and paged > batch.chunk_left:
+            if self._is_shortest_first and batch.chunked is not None:
+                kv.release(sequence)
+                return False  # there is one prompt in progress at most
             n = batch.chunk_left // batch.page * batch.page
             n = (hit + n) // batch.page * batch.page - hit
             if n <= 0:
@@ -554,7 +429,8 @@ class Sglang:
             plan.blocks += growth
             self._compute(plan, batch)
             plan.note_after = partial(self.after, plan.note)
-            plan.is_steady = not (plan.verifies or note.chunked or due or (state.waiting and not note.is_full))
+            is_looking = state.waiting and (self.options.has_priority_preemption or not note.is_full)
+            plan.is_steady = not (plan.verifies or note.chunked or due or is_looking)
             return plan
         return self._retract(state, plan, batch)
 

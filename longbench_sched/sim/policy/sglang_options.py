@@ -9,6 +9,7 @@ from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 
 PLACES_WHEN_SPECULATING = 48  # unless `--max-running-requests` is given (0.5.23)
+_MEMORY_0_4_2 = {1: 0.88, 2: 0.87, 4: 0.85}  # share by tensor-parallel size; 0.81 from 8 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,12 @@ class SglangOptions:
     priority_scheduling_preemption_threshold: int = 10  # who is more urgent by more than this may take the place of another
     disable_priority_preemption: bool = False
     random_seed: int = 0  # of the order `random`
+    tp_size: int = 1
+    pp_size: int = 1
+    pp_max_micro_batch_size: int | None = None  # requests that run in one micro-batch; None: the places over the stages
+    pp_async_batch_depth: int = 0  # micro-batches more than stages
+    enable_dynamic_chunking: bool = False  # of pipeline stages: later chunks of a prompt are shorter
+    dynamic_chunking_smooth_factor: float = 0.75  # an environment variable of the engine: 0 fixed, 1 strictly equal times
 
     @property
     def profile(self) -> SglangProfile:
@@ -94,7 +101,9 @@ class SglangOptions:
         """
         gib = gpu.memory_gib
         chunk = self.chunked_prefill_size or (2048 if gib < 20 else 4096 if gib < 60 else 8192 if gib < 160 else 16384)
-        reserved_gib = max(0.5 + 1.5 * max(chunk, 2048) / 1024, 10.0 if gib >= 60 else 0.0)
+        n_gpus = self.tp_size * self.pp_size
+        parallel_gib = n_gpus / 8 if n_gpus > 1 else 0.0
+        reserved_gib = max(0.5 + 1.5 * max(chunk, 2048) / 1024 + parallel_gib, 10.0 if gib >= 60 else 0.0)
         fraction = self.mem_fraction_static or round((gib - reserved_gib) / gib, 3)
         options = _speculating(_checked(self), 3, 1, 4)
         if options.speculative_algorithm:
@@ -158,7 +167,7 @@ class Sglang042Options(SglangOptions):
                 disable_overlap_schedule=True,
             )
         chunk = options.chunked_prefill_size or (2048 if gpu.memory_gib < 25 else 8192)
-        return options._with(chunk, options.mem_fraction_static or 0.88, model_context)
+        return options._with(chunk, options.mem_fraction_static or _MEMORY_0_4_2.get(options.tp_size, 0.81), model_context)
 
 
 def _checked(options: SglangOptions) -> SglangOptions:

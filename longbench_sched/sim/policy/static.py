@@ -8,11 +8,14 @@ generate, so nothing is ever preempted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
 
 _POLL_S = 0.001  # how often the queue is looked at while a batch is being formed
@@ -21,6 +24,12 @@ _POLL_S = 0.001  # how often the queue is looked at while a batch is being forme
 @dataclass(frozen=True, slots=True)
 class StaticOptions:
     """Knobs of static batching."""
+
+    lacks: ClassVar[Mapping[str, str]] = lacking(
+        chunks="static batching computes all prompts of a batch in one step. Give --engine sarathi, for example.",
+        cache="static batching keeps nothing of a request that has ended. Give --engine vllm, sglang or trtllm.",
+        drafts="static batching decodes token by token. Give --engine vllm, sglang or trtllm.",
+    )
 
     batch_size: int = 0  # must be given
     batch_timeout_s: float = 1.0

@@ -13,11 +13,14 @@ Not modelled: swapping, the delay factor, prefix caching (off by default), sever
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.policy.recompute import WATERMARK, decode_all
 from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
 
@@ -28,6 +31,10 @@ CHUNKED_BUDGET = 2048
 @dataclass(frozen=True, slots=True)
 class VllmV0Options:
     """Flags of `vllm serve` 0.7.2, by their own names."""
+
+    lacks: ClassVar[Mapping[str, str]] = lacking(
+        cache="prefix caching of vLLM 0.7.2 is off by default and not played here. Give --engine vllm."
+    )
 
     max_num_batched_tokens: int | None = None
     max_num_seqs: int = 256
