@@ -30,6 +30,7 @@ CA_FILE = DATA / "ca.pem"
 SERVER_PEM = DATA / "server.pem"
 
 CRLF = b"\r\n"
+TURNS_TO_BEGIN = 4  # of the loop, until a conversation that was just accepted knows that it is to close its socket
 
 
 class Gate:
@@ -239,6 +240,8 @@ class ScriptedServer:
         ready.set()
         await self._stop.wait()
         server.close()
+        for _ in range(TURNS_TO_BEGIN):
+            await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
