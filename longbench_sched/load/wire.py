@@ -1,9 +1,8 @@
 """The timed path: HTTP/1.1 straight on sockets. Stamps when bytes arrive, parses when the stream is over.
 
-Plain sockets on Linux hang on an epoll of their own, itself watched by the loop: one wake-up reads whatever has come on any
-number of streams, with the kernel's receive stamps (stamps.py). TLS, and systems without epoll, use the loop's own transports
-with
-user-space stamps. Either way an `Exchange` only collects bytes and instants while its stream is open.
+Plain sockets on Linux hang on an epoll of their own, itself watched by the loop; TLS, and systems without epoll, use the loop's
+own transports with user-space stamps (connection.py). Either way an `Exchange` only collects bytes and instants while its
+stream is open.
 
 Connections are opened before they are due. One that the server closed while it was idle is replaced before its send; a
 request that fails on a used connection before any byte of an answer is sent once more on a fresh one, and marked.
@@ -21,21 +20,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 from longbench_sched.engine.dialect import Dialect
+from longbench_sched.load.connection import Connection, EpollReader, ProtocolConnection, SocketConnection
 from longbench_sched.load.exchange import Exchange
 from longbench_sched.load.messages import Messages
 from longbench_sched.load.request_head import one_line, os_words, tls_advice
-from longbench_sched.load.stamps import ANCILLARY_BYTES, SO_TIMESTAMPNS, RealtimeOffset, unpack_timespec
+from longbench_sched.load.stamps import SO_TIMESTAMPNS, RealtimeOffset
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.plan import Request
 from longbench_sched.record import Ending, StreamRecord
 from longbench_sched.target import Endpoint
 
-READ_BYTES = 1 << 16
-WRITE_BYTES = 1 << 16  # at once, where the loop's own transports write
-MAX_BATCH = 256  # streams read in one go before the loop may do something else
 SWEEP_S = 0.1
 CLOSING_S = 0.5  # for connections that are being opened
 CLOSING_TURNS = 20  # of the loop: its own transports are closed a few turns after they were told to
@@ -81,13 +78,13 @@ class WireTransport:
         self._options = options
         self._open: set[Exchange] = set()
         self._ended: set[Exchange] = set()  # over, not decoded: their bytes still count
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         self._n_opening = 0
         self._openers: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._addresses: list[tuple[int, Any]] | None = None
         self._spool: BinaryIO | None = None
-        self._reader = _EpollReader(self._loop) if HAS_EPOLL and options.tls is None else None
+        self._reader = EpollReader(self._loop) if HAS_EPOLL and options.tls is None else None
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
         self.n_sockets = 0
         self.n_sockets_peak = 0
@@ -178,7 +175,7 @@ class WireTransport:
 
     # Connections.
 
-    async def _connection_for(self, exchange: Exchange, is_fresh_wanted: bool) -> _Connection | None:
+    async def _connection_for(self, exchange: Exchange, is_fresh_wanted: bool) -> Connection | None:
         """An open connection, or None with the exchange ended."""
         while self._idle and not is_fresh_wanted:
             connection = self._idle.pop()
@@ -202,7 +199,7 @@ class WireTransport:
             return None
         return connection
 
-    async def _open_connection(self) -> _Connection:
+    async def _open_connection(self) -> Connection:
         """Connect. Raises _ConnectFailed."""
         self._n_opening += 1
         try:
@@ -225,10 +222,10 @@ class WireTransport:
         self.n_sockets_peak = max(self.n_sockets_peak, self.n_sockets)
         return connection
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self) -> Connection:
         if self._reader is None:
             _, protocol = await self._loop.create_connection(
-                lambda: _ProtocolConnection(self),
+                lambda: ProtocolConnection(self),
                 self._endpoint.host,
                 self._endpoint.port,
                 ssl=self._options.tls,
@@ -250,7 +247,7 @@ class WireTransport:
                     raise
                 failure = error
                 continue
-            return _SocketConnection(self, sock, self._reader)
+            return SocketConnection(self, sock, self._reader)
         raise failure if failure is not None else OSError("the name has no address")
 
     async def _resolve(self) -> list[tuple[int, Any]]:
@@ -277,7 +274,7 @@ class WireTransport:
 
     # Called by connections.
 
-    def answered(self, connection: _Connection, exchange: Exchange) -> None:
+    def answered(self, connection: Connection, exchange: Exchange) -> None:
         """An answer is over (its ending says how)."""
         connection.exchange = None
         connection.n_requests += 1
@@ -288,7 +285,7 @@ class WireTransport:
         if not exchange.over.done():
             exchange.over.set_result(None)
 
-    def dropped(self, connection: _Connection) -> None:
+    def dropped(self, connection: Connection) -> None:
         """An idle connection was closed by the server, or closed here."""
         self.n_sockets -= connection.is_counted
         connection.is_counted = False
@@ -374,246 +371,3 @@ class _ConnectFailed(Exception):
         super().__init__(detail)
         self.ending = ending
         self.detail = detail
-
-
-class _Connection:
-    """A connection to the engine, carrying at most one exchange at a time."""
-
-    exchange: Exchange | None = None
-    n_requests = 0
-    is_counted = False  # among the open sockets: not while it is being opened
-
-    def send(self, exchange: Exchange) -> None:
-        raise NotImplementedError
-
-    def is_alive(self) -> bool:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-class _EpollReader:
-    """One epoll for all plain sockets, hung into the loop: a wake-up serves every stream that has something."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._epoll = select.epoll()
-        self._connections: dict[int, _SocketConnection] = {}
-        loop.add_reader(self._epoll.fileno(), self._on_ready)
-
-    def add(self, connection: _SocketConnection) -> None:
-        self._connections[connection.fd] = connection
-        self._epoll.register(connection.fd, select.EPOLLIN)
-
-    def want_write(self, connection: _SocketConnection, is_wanted: bool) -> None:
-        self._epoll.modify(connection.fd, select.EPOLLIN | select.EPOLLOUT if is_wanted else select.EPOLLIN)
-
-    def remove(self, connection: _SocketConnection) -> None:
-        if self._connections.pop(connection.fd, None) is not None:
-            self._epoll.unregister(connection.fd)
-
-    def is_waiting(self) -> bool:
-        return bool(self._epoll.poll(0, 1))
-
-    def _on_ready(self) -> None:
-        connections = self._connections
-        for fd, events in self._epoll.poll(0, MAX_BATCH):
-            connection = connections.get(fd)
-            if connection is None:
-                continue
-            if events & select.EPOLLOUT:
-                connection.flush()
-            if events & ~select.EPOLLOUT:
-                connection.read()
-
-    def close(self) -> None:
-        self._loop.remove_reader(self._epoll.fileno())
-        for connection in list(self._connections.values()):
-            connection.close()
-        self._epoll.close()
-
-
-class _SocketConnection(_Connection):
-    """A plain socket on the epoll."""
-
-    __slots__ = ("_is_blocked", "_out", "_reader", "_recvmsg", "_sock", "_wire", "exchange", "fd", "is_counted", "n_requests")
-
-    def __init__(self, wire: WireTransport, sock: socket.socket, reader: _EpollReader) -> None:
-        self._wire = wire
-        self._sock = sock
-        self._recvmsg = sock.recvmsg
-        self._reader = reader
-        self._out: memoryview | None = None
-        self._is_blocked = False  # the kernel takes no more for now: the epoll tells when it does
-        self.fd = sock.fileno()
-        self.exchange: Exchange | None = None
-        self.n_requests = 0
-        self.is_counted = False
-        reader.add(self)
-
-    def send(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        exchange.connection = self
-        self._out = memoryview(exchange.message)
-        if exchange.sent_ns is None:
-            exchange.sent_ns = _monotonic_ns()
-        self.flush()
-
-    def flush(self) -> None:
-        exchange, out = self.exchange, self._out
-        if exchange is None or out is None:
-            return
-        try:
-            while out:
-                out = out[self._sock.send(out) :]
-        except BlockingIOError:
-            self._out = out
-            if not self._is_blocked:
-                self._is_blocked = True
-                self._reader.want_write(self, True)
-            return
-        except OSError as error:
-            # The server may have answered (413, say) before it closed: what it said is read first.
-            self._out = None
-            self.read()
-            if self.exchange is exchange and exchange.ending is None:
-                self._lost(Ending.RESET, os_words(error))
-            return
-        exchange.body_sent_ns = _monotonic_ns()
-        self._out = None
-        if self._is_blocked:
-            self._is_blocked = False
-            self._reader.want_write(self, False)
-
-    def read(self) -> None:
-        try:
-            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lost(Ending.RESET, os_words(error))
-            return
-        read_ns = _monotonic_ns()
-        exchange = self.exchange
-        if not data:
-            self._lost(Ending.EOF, None)
-        elif exchange is None:
-            self.close()  # bytes that nobody asked for
-        else:
-            kernel_ns = 0
-            if ancillary:
-                seconds, nanos = unpack_timespec(ancillary[0][2])
-                kernel_ns = seconds * 1_000_000_000 + nanos
-            if exchange.take(data, kernel_ns, read_ns):
-                self._wire.answered(self, exchange)
-
-    def _lost(self, ending: Ending, detail: str | None) -> None:
-        exchange = self.exchange
-        if exchange is None:
-            self.close()
-            return
-        if ending is Ending.EOF:
-            exchange.end_at_eof()
-        else:
-            exchange.ending, exchange.detail = ending, detail
-        if exchange.ending is not Ending.COMPLETE:
-            exchange.end_ns = _monotonic_ns()
-        self._wire.answered(self, exchange)
-
-    def is_alive(self) -> bool:
-        if self.fd < 0:
-            return False
-        try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False  # closed by the server, or bytes that nobody asked for
-
-    def close(self) -> None:
-        if self.fd < 0:
-            return
-        self._reader.remove(self)
-        self._sock.close()
-        self.fd = -1
-        self._wire.dropped(self)
-
-
-class _ProtocolConnection(_Connection, asyncio.Protocol):
-    """A connection of the loop's: TLS, or a system without epoll. Stamps are user-space."""
-
-    def __init__(self, wire: WireTransport) -> None:
-        self._wire = wire
-        self._transport: asyncio.Transport | None = None
-        self._out: memoryview | None = None
-        self._is_paused = False  # what was written has not all been taken
-        self.exchange: Exchange | None = None
-        self.n_requests = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, not an assertion: uvloop's TLS transports are asyncio.Transports by shape only.
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=1)  # 0 would pause TLS with nothing to write
-
-    def send(self, exchange: Exchange) -> None:
-        assert self._transport is not None
-        self.exchange = exchange
-        exchange.connection = self
-        if exchange.sent_ns is None:
-            exchange.sent_ns = _monotonic_ns()
-        self._out = memoryview(exchange.message)
-        self._write()
-
-    def _write(self) -> None:
-        """Write on, a piece at a time: TLS would take it all at once and not tell when the kernel had it."""
-        exchange, out = self.exchange, self._out
-        if exchange is None or out is None or self._transport is None:
-            return
-        while out and not self._is_paused:
-            self._transport.write(out[:WRITE_BYTES])
-            out = out[WRITE_BYTES:]
-        self._out = out
-        if not out and not self._is_paused:
-            exchange.body_sent_ns = _monotonic_ns()
-            self._out = None
-
-    def pause_writing(self) -> None:
-        self._is_paused = True
-
-    def resume_writing(self) -> None:
-        self._is_paused = False
-        self._write()
-
-    def data_received(self, data: bytes) -> None:
-        read_ns = _monotonic_ns()
-        exchange = self.exchange
-        if exchange is None:
-            self.close()
-        elif exchange.take(data, 0, read_ns):
-            self._wire.answered(self, exchange)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        exchange, self.exchange = self.exchange, None
-        self._transport = None
-        if exchange is not None and exchange.ending is None:
-            if error is None:
-                exchange.end_at_eof()
-            else:
-                exchange.ending = Ending.TLS if isinstance(error, ssl.SSLError) else Ending.RESET
-                exchange.detail = str(error)
-            if exchange.ending is not Ending.COMPLETE:
-                exchange.end_ns = _monotonic_ns()
-            self._wire.answered(self, exchange)
-        self._wire.dropped(self)
-
-    def is_alive(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
