@@ -24,6 +24,44 @@ SMALL_BYTES = 1 << 20
 PIECES_A_LOOK = 16  # pieces decoded between two looks at the clock: about 0.1 ms
 
 
+class Sent(Protocol):
+    """A request on its way, over either transport."""
+
+    request: Request
+    request_id: str
+    lane: str
+    due_ns: int
+    slot_ns: int
+    sent_ns: int | None
+    body_sent_ns: int | None
+    n_body_bytes: int
+
+    @property
+    def http_status(self) -> int | None:
+        """Of the answer, once its head has come."""
+        ...
+
+
+def open_record(exchange: Sent) -> StreamRecord:
+    """What is known of a request while its stream is open: that it was sent. It is lost if nothing follows."""
+    request = exchange.request
+    return StreamRecord(
+        request_id=exchange.request_id,
+        index=request.index,
+        phase=request.phase,
+        lane=exchange.lane,
+        due_ns=exchange.due_ns,
+        slot_ns=exchange.slot_ns,
+        isl=request.isl,
+        osl=request.osl,
+        sent_ns=exchange.sent_ns,
+        body_sent_ns=exchange.body_sent_ns,
+        http_status=exchange.http_status,
+        decoded=Decoded(status=Status.LOST),
+        n_body_bytes=exchange.n_body_bytes,
+    )
+
+
 class Closable(Protocol):
     """The connection that carries an exchange."""
 
@@ -39,9 +77,9 @@ class Exchange:
 
     __slots__ = (
         "_at_ns", "_base", "_body_end", "_dechunker", "_decoded", "_decoder", "_head", "_head_kernel_ns",
-        "_head_read_ns", "_kernel_ns", "_lane", "_lateness_ns", "_n_decoded", "_new_decoder", "_offset", "_piece_ends", "_raw",
+        "_head_read_ns", "_kernel_ns", "_lateness_ns", "_n_decoded", "_new_decoder", "_offset", "_piece_ends", "_raw",
         "_read_ns", "_segments", "_spool", "_started", "body_sent_ns", "connection", "detail", "due_ns", "end_ns",
-        "ending", "has_leftover", "has_token", "is_retried", "last_read_ns", "message", "n_body_bytes", "over",
+        "ending", "has_leftover", "has_token", "is_retried", "lane", "last_read_ns", "message", "n_body_bytes", "over",
         "request", "request_id", "sent_ns", "slot_ns",
     )  # fmt: skip
 
@@ -59,7 +97,7 @@ class Exchange:
     ) -> None:
         self.request = request
         self.request_id = request_id
-        self._lane = lane
+        self.lane = lane
         self.message: bytes | memoryview = message
         self.due_ns = due_ns
         self.slot_ns = slot_ns
@@ -150,6 +188,11 @@ class Exchange:
         for column in (self._piece_ends, self._kernel_ns, self._read_ns):
             del column[n_pieces:]
         self._piece_ends[-1] = end
+
+    @property
+    def http_status(self) -> int | None:
+        """Of the answer, once its head has come."""
+        return None if self._head is None else self._head.status
 
     @property
     def is_untouched(self) -> bool:
@@ -332,33 +375,13 @@ class Exchange:
         header_ns = None
         if self._head is not None:
             header_ns = self._offset.instant_ns(self._head_kernel_ns, self._head_read_ns)
-        record = self._so_far(self._decoded)
+        record = open_record(self)
+        record.decoded = self._decoded
         # The end was put on the clock before the pieces were, alone: it may lie some ns before the last of them.
         last_ns = self._decoded.chunk_at_ns[-1] if self._decoded.chunk_at_ns else self.ended_ns
         record.header_ns, record.end_ns, record.clock = header_ns, max(self.ended_ns, last_ns), clock
         self._release()
         return record
-
-    def open_record(self) -> StreamRecord:
-        """What is known while the stream is open: that it was sent. It is lost if nothing follows."""
-        return self._so_far(Decoded(status=Status.LOST))
-
-    def _so_far(self, decoded: Decoded) -> StreamRecord:
-        return StreamRecord(
-            request_id=self.request_id,
-            index=self.request.index,
-            phase=self.request.phase,
-            lane=self._lane,
-            due_ns=self.due_ns,
-            slot_ns=self.slot_ns,
-            isl=self.request.isl,
-            osl=self.request.osl,
-            sent_ns=self.sent_ns,
-            body_sent_ns=self.body_sent_ns,
-            http_status=None if self._head is None else self._head.status,
-            decoded=decoded,
-            n_body_bytes=self.n_body_bytes,
-        )
 
     def _clock(self) -> str:
         """Whose stamps these are: mixed, if the kernel's could not be used for some of the reads."""

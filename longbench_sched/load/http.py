@@ -27,7 +27,7 @@ from yarl import URL
 
 from longbench_sched.engine.dialect import Dialect, HttpRequest, StreamDecoder
 from longbench_sched.engine.marks import RETRIED
-from longbench_sched.load.exchange import PIECES_A_LOOK
+from longbench_sched.load.exchange import PIECES_A_LOOK, open_record
 from longbench_sched.load.framing import MAX_HEAD_BYTES
 from longbench_sched.load.request_head import (
     common_lines,
@@ -41,7 +41,7 @@ from longbench_sched.load.request_head import (
 from longbench_sched.load.stamps import NO_LATENESS
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.plan import Request
-from longbench_sched.record import Decoded, Ending, Status, StreamRecord
+from longbench_sched.record import Decoded, Ending, StreamRecord
 from longbench_sched.target import Target, mask_url
 
 # Engines close idle connections after 5 s; one that we drop before that cannot be reset under a request.
@@ -132,7 +132,7 @@ class HttpTransport:
 
     def open_records(self) -> list[StreamRecord]:
         """What is known of the streams that are open and sent."""
-        return [exchange.open_record() for exchange in self._open if exchange.sent_ns is not None]
+        return [open_record(exchange) for exchange in self._open if exchange.sent_ns is not None]
 
     def cancel_all(self) -> None:
         """End every open stream as cancelled."""
@@ -265,19 +265,19 @@ class _Exchange:
         due_ns: int,
         slot_ns: int,
     ) -> None:
-        self._request = request
-        self._lane = lane
+        self.request = request
+        self.lane = lane
         self._decoder = decoder
         self._timeouts = timeouts
         self._held = held
-        self._due_ns = due_ns
-        self._slot_ns = slot_ns
+        self.due_ns = due_ns
+        self.slot_ns = slot_ns
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
         self._pieces: deque[tuple[bytes, int]] = deque()
         self._n_undecoded = 0
-        self._n_body_bytes = 0
+        self.n_body_bytes = 0
         self._ending = Ending.COMPLETE
         self._detail: str | None = None
         self._is_given_up = False
@@ -286,7 +286,7 @@ class _Exchange:
         self._is_untouched = False
         self._is_retried = False
         self._was_reset = False
-        self._status: int | None = None
+        self.http_status: int | None = None
         self._header_ns: int | None = None
         self._last_ns = 0
         self._end_ns: int | None = None
@@ -321,7 +321,7 @@ class _Exchange:
     def take_head(self, response: aiohttp.ClientResponse) -> None:
         """Take status and headers."""
         self._header_ns = self._last_ns = time.monotonic_ns()
-        self._status = response.status
+        self.http_status = response.status
         headers: dict[str, str] = {}
         for name, value in response.headers.items():
             key = name.lower()
@@ -358,7 +358,7 @@ class _Exchange:
                 break
             self._last_ns = now
             self._pieces.append((data, now))
-            self._n_body_bytes += len(data)
+            self.n_body_bytes += len(data)
             self._n_undecoded += len(data)
             self._held.add(len(data))
             if len(self._pieces) == 1:
@@ -451,7 +451,7 @@ class _Exchange:
     @property
     def ended_ns(self) -> int:
         """When the answer ended."""
-        return self._slot_ns if self._end_ns is None else self._end_ns
+        return self.slot_ns if self._end_ns is None else self._end_ns
 
     @property
     def n_undecoded_bytes(self) -> int:
@@ -469,32 +469,10 @@ class _Exchange:
             self._decoded = self._decoder.finish(self._ending, self._detail)
             if self._is_retried:
                 self._decoded.marks.append(RETRIED)
-        record = self._so_far(self._decoded)
-        record.end_ns = self.ended_ns
+        record = open_record(self)
+        record.decoded = self._decoded
+        record.header_ns, record.end_ns = self._header_ns, self.ended_ns
         return record
-
-    def open_record(self) -> StreamRecord:
-        """What is known while the stream is open: that it was sent. It is lost if nothing follows."""
-        return self._so_far(Decoded(status=Status.LOST))
-
-    def _so_far(self, decoded: Decoded) -> StreamRecord:
-        return StreamRecord(
-            request_id=self.request_id,
-            index=self._request.index,
-            phase=self._request.phase,
-            lane=self._lane,
-            due_ns=self._due_ns,
-            slot_ns=self._slot_ns,
-            isl=self._request.isl,
-            osl=self._request.osl,
-            sent_ns=self.sent_ns,
-            body_sent_ns=self.body_sent_ns,
-            header_ns=self._header_ns,
-            http_status=self._status,
-            decoded=decoded,
-            n_body_bytes=self._n_body_bytes,
-            clock="user",
-        )
 
     def _decode(self, until_ns: int | None) -> bool:
         """Feed the decoder; True if all that has come is decoded."""

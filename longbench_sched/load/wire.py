@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Literal
 
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.load.connection import Connection, EpollReader, ProtocolConnection, SocketConnection
-from longbench_sched.load.exchange import Exchange
+from longbench_sched.load.exchange import Exchange, open_record
 from longbench_sched.load.messages import Messages
 from longbench_sched.load.request_head import one_line, os_words, tls_advice
 from longbench_sched.load.stamps import SO_TIMESTAMPNS, RealtimeOffset
@@ -143,7 +143,7 @@ class WireTransport:
 
     def open_records(self) -> list[StreamRecord]:
         """What is known of the streams that are open and sent."""
-        return [exchange.open_record() for exchange in self._open if exchange.sent_ns is not None]
+        return [open_record(exchange) for exchange in self._open if exchange.sent_ns is not None]
 
     def cancel_all(self) -> None:
         """End every open stream as cancelled."""
