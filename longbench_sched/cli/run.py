@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-LOAD = "What is sent"
+from longbench_sched.cli import load_flags
+
 ENGINE = "Which engine"
 EMBEDDED = "The embedded engine (where no --base-url is given)"
 TIMED = "How it is timed"
@@ -43,47 +44,29 @@ def run(
         str | None,
         typer.Argument(help="A workload by name (see `workloads`), or the path of a TOML file: a workload, or an experiment."),
     ] = None,
-    isl: Annotated[
-        str | None,
-        typer.Option("--isl", help="Prompt tokens instead of the workload's: 30000, 30k, 128Ki.", rich_help_panel=LOAD),
-    ] = None,
-    osl: Annotated[
-        str | None, typer.Option("--osl", help="Output tokens instead of the workload's.", rich_help_panel=LOAD)
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option("--concurrency", help="Closed loop: so many in flight, always.", rich_help_panel=LOAD)
-    ] = None,
-    request_rate: Annotated[
-        str | None, typer.Option("--request-rate", help="Open loop: so many a second (1, 2.5/s, 30/min).", rich_help_panel=LOAD)
-    ] = None,
-    burstiness: Annotated[
-        float | None,
-        typer.Option("--burstiness", help="Open loop: gamma shape; 1 is Poisson, less is burstier.", rich_help_panel=LOAD),
-    ] = None,
-    max_concurrency: Annotated[
-        int | None,
-        typer.Option("--max-concurrency", help="Open loop: hold sends back above so many in flight.", rich_help_panel=LOAD),
-    ] = None,
-    num_prompts: Annotated[
-        int | None, typer.Option("--num-prompts", help="Measured requests instead of the workload's.", rich_help_panel=LOAD)
-    ] = None,
-    duration: Annotated[
-        str | None, typer.Option("--duration", help="Send for so long (60s, 5m) instead of a number.", rich_help_panel=LOAD)
-    ] = None,
-    num_warmups: Annotated[
-        int | None,
-        typer.Option("--num-warmups", help="Requests before the measured ones, never counted.", rich_help_panel=LOAD),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Another draw of lengths, times and prompts.", rich_help_panel=LOAD)] = 0,
+    isl: load_flags.Isl = None,
+    osl: load_flags.Osl = None,
+    concurrency: load_flags.Concurrency = None,
+    request_rate: load_flags.RequestRate = None,
+    burstiness: load_flags.Burstiness = None,
+    max_concurrency: load_flags.MaxConcurrency = None,
+    num_prompts: load_flags.NumPrompts = None,
+    duration: load_flags.Duration = None,
+    num_warmups: load_flags.NumWarmups = None,
+    seed: load_flags.Seed = 0,
     prompts: Annotated[
         str | None,
         typer.Option(
-            "--prompts", help="What prompts say: synthetic, prose, stdlib, ids, a file or folder.", rich_help_panel=LOAD
+            "--prompts",
+            help="What prompts say: synthetic, prose, stdlib, ids, a file or folder.",
+            rich_help_panel=load_flags.LOAD,
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", help="A local tokenizer.json (or its folder) for exact lengths.", rich_help_panel=LOAD),
+        typer.Option(
+            "--tokenizer", help="A local tokenizer.json (or its folder) for exact lengths.", rich_help_panel=load_flags.LOAD
+        ),
     ] = None,
     engine: Annotated[
         str | None, typer.Option("--engine", help="vllm, sglang, trtllm, triton or openai.", rich_help_panel=ENGINE)
