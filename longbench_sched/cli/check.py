@@ -45,11 +45,12 @@ def check(
     from pathlib import Path
 
     from longbench_sched.cli import pages
-    from longbench_sched.cli.exports import CHECK_FORMATS, open_exports
+    from longbench_sched.cli.exports import open_exports
     from longbench_sched.cli.selection import select_side
     from longbench_sched.compare.gate import check as hold
     from longbench_sched.compare.policy import default_policy, read_policy
     from longbench_sched.errors import StoreError
+    from longbench_sched.report import VERDICT_FORMATS
     from longbench_sched.report.verdict import build_verdict
     from longbench_sched.slo import Slo
 
@@ -60,7 +61,7 @@ def check(
         except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"--policy {policy}: cannot be read ({getattr(error, 'strerror', None) or error}).") from None
     folder, slo = Path(results), Slo.parse(goodput) if goodput else None
-    with open_exports(export or [], CHECK_FORMATS) as exports:
+    with open_exports(export or [], VERDICT_FORMATS) as exports:
         base, new = select_side(baseline, folder, slo), select_side(candidate, folder, slo)
         noise = select_side(noise_floor, folder, slo).points if noise_floor is not None else ()
         verdict = hold(base, new, rules, noise)

@@ -75,7 +75,7 @@ def show(result: Result, *, explain: bool, figures: bool) -> None:
 def write(result: Result, exports: Sequence[Export]) -> None:
     """Write everything to every opened place. Raises StoreError."""
     for export in exports:
-        if export.format == "json":
+        if export.format.name == "json":
             export.write(render_json(result.answered, result.tables))
         else:
             export.write(markdown.render(build_claims_page(result.answered, result.tables)))

@@ -50,12 +50,13 @@ def compare(
 
     from longbench_sched.cli import pages
     from longbench_sched.cli.engine_flags import one_of
-    from longbench_sched.cli.exports import COMPARISON_FORMATS, open_exports
+    from longbench_sched.cli.exports import open_exports
     from longbench_sched.cli.selection import select_sides
     from longbench_sched.compare.comparison import Wish
     from longbench_sched.compare.comparison import compare as compare_sides
     from longbench_sched.compare.figure import DEFAULT, find_figure
     from longbench_sched.errors import EXIT_INCONCLUSIVE, EXIT_OK, UsageError
+    from longbench_sched.report import COMPARISON_FORMATS
     from longbench_sched.report.versus import build_comparison
     from longbench_sched.slo import Slo
 

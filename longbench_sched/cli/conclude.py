@@ -42,7 +42,7 @@ def conclude(
 def _files(stored: Sequence[str], exports: Sequence[Export]) -> dict[str, str]:
     """Label -> path of all that is written."""
     files = {"Stored" if len(stored) == 1 else f"Stored {place}": path for place, path in enumerate(stored, 1)}
-    return files | {export.format.capitalize(): export.name for export in exports if export.file is not None}
+    return files | {export.format.name.capitalize(): export.name for export in exports if export.file is not None}
 
 
 def verdict(summary: Summary, *, min_success: float, strict: bool) -> int:

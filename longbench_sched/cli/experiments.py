@@ -17,7 +17,7 @@ from longbench_sched.cli import output, pages
 from longbench_sched.cli.conclude import check_share, success_share, verdict
 from longbench_sched.cli.embedded import Settings, engine_flags, measure_embedded
 from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target
-from longbench_sched.cli.exports import COMPARISON_FORMATS, FORMATS, Export, open_exports
+from longbench_sched.cli.exports import Export, open_exports
 from longbench_sched.cli.measure import Measured, Order, Place, Timing, measure
 from longbench_sched.cli.provenance import versions
 from longbench_sched.cli.run_flags import read_overrides, read_timing
@@ -42,6 +42,7 @@ from longbench_sched.experiment.virtual_run import Origin, Setting, plan_virtual
 from longbench_sched.metrics.stat import Summary
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.quantity import compact, duration_s
+from longbench_sched.report import COMPARISON_FORMATS, FORMATS
 from longbench_sched.report.page import build_page
 from longbench_sched.report.repeats import repeats_table
 from longbench_sched.report.versus import build_comparison, seconds_text

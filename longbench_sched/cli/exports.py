@@ -15,14 +15,8 @@ from pathlib import Path
 
 from longbench_sched.cli import output
 from longbench_sched.errors import StoreError, UsageError
+from longbench_sched.report import FORMATS, Format, find_format
 
-TIDY = ".tidy.csv"
-FORMATS = {
-    ".md": "markdown", ".html": "html", ".csv": "csv", TIDY: "tidy", ".json": "json", ".parquet": "parquet", ".txt": "text"
-}  # fmt: skip
-# A comparison's rows are figures already, and it has none of a run.
-COMPARISON_FORMATS = {suffix: form for suffix, form in FORMATS.items() if form not in ("parquet", "tidy")}
-CHECK_FORMATS = COMPARISON_FORMATS | {".xml": "junit"}
 STDOUT = "-"
 
 
@@ -31,7 +25,7 @@ class Export:
     """One opened place to write to; `file` is None for stdout."""
 
     name: str
-    format: str
+    format: Format
     file: FileIO | None
     is_new: bool = False
     is_written: bool = False
@@ -58,7 +52,7 @@ class Export:
 
 def shows_curves(exports: Sequence[Export]) -> bool:
     """Whether what is written holds charts."""
-    return any(export.format == "html" for export in exports)
+    return any(export.format.name == "html" for export in exports)
 
 
 def uses_stdout(names: Sequence[str]) -> bool:
@@ -67,14 +61,14 @@ def uses_stdout(names: Sequence[str]) -> bool:
 
 
 @contextmanager
-def open_exports(names: Sequence[str], formats: Mapping[str, str] = FORMATS) -> Iterator[list[Export]]:
+def open_exports(names: Sequence[str], formats: Mapping[str, Format] = FORMATS) -> Iterator[list[Export]]:
     """Open every file now. Raises UsageError for an unknown suffix and StoreError for a file that cannot be written."""
     with ExitStack() as opened:
         yield [opened.enter_context(_opened(name, formats)) for name in names]
 
 
 @contextmanager
-def _opened(name: str, formats: Mapping[str, str]) -> Iterator[Export]:
+def _opened(name: str, formats: Mapping[str, Format]) -> Iterator[Export]:
     export = _open(name, formats)
     try:
         yield export
@@ -82,12 +76,12 @@ def _opened(name: str, formats: Mapping[str, str]) -> Iterator[Export]:
         _close(export)
 
 
-def _open(name: str, formats: Mapping[str, str]) -> Export:
+def _open(name: str, formats: Mapping[str, Format]) -> Export:
     form = _format(name, formats)
-    if form == "html":
+    if form.name == "html":
         check_drawing()
     if _is_stdout(name):
-        if form == "parquet":
+        if form.name == "parquet":
             raise UsageError(f"--export {name}: Parquet cannot go to stdout. Name a file, for example summary.parquet.")
         return Export(name, form, None)
     is_new = not os.path.exists(name)
@@ -127,11 +121,8 @@ def _is_stdout(name: str) -> bool:
     return name == STDOUT or Path(name).stem == STDOUT
 
 
-def _format(name: str, formats: Mapping[str, str]) -> str:
-    suffix = TIDY if name.lower().endswith(TIDY) else Path(name).suffix.lower() if name != STDOUT else ".md"
-    if suffix not in formats:
-        raise UsageError(
-            f"--export {name}: no format with the suffix {suffix!r}. Known: {', '.join(formats)}; "
-            "- is Markdown on stdout, -.csv and -.json the others."
-        )
-    return formats[suffix]
+def _format(name: str, formats: Mapping[str, Format]) -> Format:
+    try:
+        return find_format(name, formats)
+    except UsageError as error:
+        raise UsageError(f"--export {error} - is Markdown on stdout, -.csv and -.json the others.") from None

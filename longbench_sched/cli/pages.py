@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -54,7 +54,7 @@ def say_page(page: Page, exports: Sequence[Export]) -> None:
         columns, colour = output.columns(sys.stdout), output.wants_colour(sys.stdout)
         output.emit(terminal.render(page, columns=columns, colour=colour))
     for export in exports:
-        export.write(_renderers()[export.format](page))
+        export.write(export.format.render(page))
 
 
 def write_exports(
@@ -68,19 +68,20 @@ def write_exports(
         return
     page = _page(summaries, files, steps)
     for export in exports:
-        export.write(_renderers()[export.format](page))
+        export.write(export.format.render(page))
 
 
 def report_as(tool: str, names: Sequence[str], folder: str, exports: Sequence[str]) -> int:
     """Print or write stored runs under another tool's definitions. Raises StoreError, UsageError."""
-    from longbench_sched.cli.exports import FORMATS, open_exports
+    from longbench_sched.cli.exports import open_exports
     from longbench_sched.errors import EXIT_OK
     from longbench_sched.metrics.conventions import convert
     from longbench_sched.metrics.summary import summarize
+    from longbench_sched.report import FORMATS
     from longbench_sched.report.foreign import build_foreign
     from longbench_sched.store.catalogue import find_run, read_stored
 
-    forms = {suffix: form for suffix, form in FORMATS.items() if form in ("markdown", "text", "html")}
+    forms = {suffix: form for suffix, form in FORMATS.items() if form.name in ("markdown", "text", "html")}
     with open_exports(exports, forms) as opened:
         runs = [read_stored(find_run(name, Path(folder)), with_lateness=False) for name in names]
         converted = [convert(run, tool) for run in runs]
@@ -97,7 +98,7 @@ def write_charts(summaries: Sequence[Summary], exports: Sequence[Export], form: 
 
     drawn = [(chart, to_png(chart.spec) if form == "png" else to_svg(chart.spec).encode()) for chart in charts(summaries)]
     for export in exports:
-        if export.format != "markdown" or export.file is None:
+        if export.format.name != "markdown" or export.file is None:
             continue
         path, pictures = Path(export.name), []
         for chart, data in drawn:
@@ -110,18 +111,3 @@ def write_charts(summaries: Sequence[Summary], exports: Sequence[Export], form: 
 def _put(data: bytes, file: BinaryIO) -> None:
     file.write(data)
 
-
-def _renderers() -> dict[str, Callable[[Page], str | bytes]]:
-    """Format -> what makes it; the names are those of `exports.FORMATS`."""
-    from longbench_sched.report import csv, html, junit, machine, markdown, parquet, terminal
-
-    return {
-        "markdown": markdown.render,
-        "html": html.render,
-        "csv": csv.render,
-        "tidy": csv.render_tidy,
-        "json": machine.render,
-        "parquet": parquet.render,
-        "text": terminal.render,
-        "junit": junit.render,
-    }

@@ -33,12 +33,13 @@ def power(
     from longbench_sched.compare.figure import find_figure
     from longbench_sched.compare.policy import read_share
     from longbench_sched.errors import EXIT_OK, UsageError
+    from longbench_sched.report import TEXT_FORMATS
     from longbench_sched.report.needs import DEFAULT, build_needs
 
     share = read_share(precision, "--precision")
     if not 0 < share < 1:
         raise UsageError(f"--precision {precision}: give a share above 0 and below 1, for example 3%.")
     figures = tuple(find_figure(key).key for key in metric) if metric else DEFAULT
-    with open_exports(export or [], {".md": "markdown", ".txt": "text"}) as exports:
+    with open_exports(export or [], TEXT_FORMATS) as exports:
         pages.say_page(build_needs(select_side(pilot, Path(results)), figures, share), exports)
     return EXIT_OK

@@ -62,6 +62,6 @@ def test_a_dash_takes_stdout(names: list[str], taken: bool) -> None:
 
 def test_a_dash_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     with open_exports(["-.json"]) as [export]:
-        assert export.format == "json"
+        assert export.format.name == "json"
         export.write("{}")
     assert capsys.readouterr().out == "{}\n"
