@@ -1,4 +1,4 @@
-"""`workloads`: lists what can be sent, and previews one: lengths, due times, digest, total tokens."""
+"""`workloads`: lists what can be sent, and previews one: lengths, due times, digests, total tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from longbench_sched.plan import LengthFacts, Plan
+    from longbench_sched.plan import LengthFacts
+    from longbench_sched.workload.preview import LanePreview, Preview
 
 EXAMPLES = """
 Examples:
@@ -29,8 +30,9 @@ def workloads(
     """What can be sent, and what exactly would it be? Lists the workloads, or previews the plan that one makes."""
     from longbench_sched.cli import output
     from longbench_sched.errors import EXIT_OK
+    from longbench_sched.workload.preview import preview
 
-    output.emit("\n".join(_listing() if name is None else _preview(name, seed)))
+    output.emit("\n".join(_listing() if name is None else _page(preview(name, seed, n_rows=_FIRST_REQUESTS))))
     return EXIT_OK
 
 
@@ -42,45 +44,48 @@ def _listing() -> list[str]:
     return [f"{entry.name:<{width}}  {entry.title}{'  (./workloads)' if entry.origin == 'here' else ''}" for entry in entries]
 
 
-def _preview(name: str, seed: int) -> list[str]:
-    from longbench_sched.report.headline import loop_text
-    from longbench_sched.run import plan_facts
-    from longbench_sched.workload.build import build_plan
-    from longbench_sched.workload.prompt import PromptMaker
-    from longbench_sched.workload.spec import Overrides, load_workload
+def _page(shown: Preview) -> list[str]:
+    from longbench_sched.quantity import compact
 
-    plan = build_plan(load_workload(name, Overrides()), seed, PromptMaker())
-    facts = plan_facts(plan)
+    n = sum(lane.n for lane in shown.lanes)
+    n_in, n_out = compact(shown.prompt_tokens), compact(shown.output_tokens)
     return [
-        f"{plan.workload}  {plan.extra.get('title', '')}".rstrip(),
-        *(f"  {lane['name']}: {loop_text(lane)} · {lane['requests']} requests" for lane in facts["lanes"]),
-        f"  {_length('ISL', plan.isl)} · {_length('OSL', plan.osl)}",
-        f"  {_tokens(plan)}",
-        f"  seed {seed} · plan {plan.digest}",
-        *(f"  note: {note}" for note in plan.notes),
-        *_first_requests(plan),
+        f"{shown.name}  {shown.title}".rstrip(),
+        *(line for lane in shown.lanes for line in _lane(lane)),
+        f"  {n} requests: {n_in} tokens in, {n_out} out · {len(shown.warmups)} warm-ups",
+        f"  seed      {shown.seed}",
+        f"  schedule  {shown.schedule_digest}",
+        "            lengths and due times: on the pages of `run` and of `simulate`",
+        f"  plan      {shown.digest}",
+        "            the prompts as well: on the page of a `run` that sends token ids",
+        *(f"  note: {note}" for note in shown.notes),
+        *_first_requests(shown),
     ]
 
 
-def _length(name: str, facts: LengthFacts) -> str:
+def _lane(lane: LanePreview) -> list[str]:
+    from longbench_sched.quantity import significant
+
+    span = "" if lane.duration_s is None else f"for {lane.duration_s:g} s, at most "
+    lines = [f"  {lane.name}: {lane.load} · {span}{lane.n} requests"]
+    if lane.realised_rate_per_s is not None and lane.realised_cv is not None and lane.last_due_s is not None:
+        rate, cv = significant(lane.realised_rate_per_s), significant(lane.realised_cv)
+        lines.append(f"    in this draw {rate}/s, CV {cv}, the last due at {lane.last_due_s:.3f} s")
+    return [*lines, f"    {_length('ISL', lane.asked_isl, lane.isl)}", f"    {_length('OSL', lane.asked_osl, lane.osl)}"]
+
+
+def _length(name: str, asked: str, facts: LengthFacts) -> str:
     if facts.min == facts.max:
         return f"{name} {facts.min} exact"
-    return f"{name} mean {facts.mean:.0f} (nominal {facts.nominal_mean:.0f}), {facts.min} … {facts.max}"
+    return f"{name} {asked}: mean {facts.mean:.0f} (nominal {facts.nominal_mean:.0f}), {facts.min} … {facts.max}"
 
 
-def _tokens(plan: Plan) -> str:
-    from longbench_sched.quantity import compact
-
-    requests = plan.requests
-    n_in, n_out = sum(request.isl for request in requests), sum(request.osl for request in requests)
-    return f"{len(requests)} requests: {compact(n_in)} tokens in, {compact(n_out)} out · {len(plan.warmups)} warm-ups"
-
-
-def _first_requests(plan: Plan) -> list[str]:
+def _first_requests(shown: Preview) -> list[str]:
     lines = []
-    for lane in plan.lanes:
+    for lane in shown.lanes:
         lines.append(f"  first of {lane.name}:      due        isl     osl")
-        for request in lane.requests[:_FIRST_REQUESTS]:
-            due = "when free" if request.due_s is None else f"{request.due_s:.3f} s"
-            lines.append(f"    {request.id:<10} {due:>14} {request.isl:>10} {request.osl:>7}")
+        for row in shown.rows:
+            if row.lane == lane.name:
+                due = "when free" if row.due_s is None else f"{row.due_s:.3f} s"
+                lines.append(f"    {row.id:<10} {due:>14} {row.isl:>10} {row.osl:>7}")
     return lines

@@ -64,7 +64,7 @@ def engine_name(meta: RunMeta) -> str:
 def head(summary: Summary) -> tuple[Line, ...]:
     """The lines above the numbers."""
     meta = summary.meta
-    lengths = [*length_texts(summary), f"plan {clean(meta.digest)[:DIGEST_DIGITS]}"]
+    lengths = [*length_texts(summary), *digest_texts(meta)]
     first, *more = [*load_lines(meta), SEPARATOR.join(lengths)]
     lines = [Line(clean(meta.workload, 40), first), *(Line("", line) for line in more)]
     lines.append(Line(engine_name(meta), SEPARATOR.join(engine_texts(summary)) or UNKNOWN_SETTINGS))
@@ -73,6 +73,18 @@ def head(summary: Summary) -> tuple[Line, ...]:
         lines.append(Line("clock", words))
     lines += [Line("note", clean(note, 300)) for note in meta.plan.get("notes") or ()]
     return tuple(lines)
+
+
+def digest_texts(meta: RunMeta) -> list[str]:
+    """The first digits of the digests: of the plan where it has prompts, and of its schedule, which a simulated run has too."""
+    schedule = schedule_digest(meta)
+    named = {"plan": meta.digest if meta.digest != schedule else None, "schedule": schedule}
+    return [f"{name}{TIE}{clean(digest)[:DIGEST_DIGITS]}" for name, digest in named.items() if digest]
+
+
+def schedule_digest(meta: RunMeta) -> str | None:
+    """What is equal if the same lengths were sent at the same times; None of a run that another tool made."""
+    return (meta.plan.get("extra") or {}).get("schedule_digest")
 
 
 def load_lines(meta: RunMeta) -> list[str]:

@@ -199,7 +199,7 @@ def _provenance(meta: RunMeta) -> dict[str, str]:
     return {
         "Run": clean(meta.run_id),
         "Started": clean(meta.started_at),
-        "Plan": f"{clean(meta.digest)[:12]}, seed {meta.seed}",
+        "Plan": ", ".join([*headline.digest_texts(meta), f"seed {meta.seed}"]),
         "Address": _text(target.get("base_url")),
         "API": _text(target.get("api")),
         "Stamps": clean(meta.clock),

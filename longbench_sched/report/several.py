@@ -89,7 +89,7 @@ def _head(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:
     metas = [summary.meta for summary in summaries]
     loads = [headline.SEPARATOR.join(headline.load_lines(meta)) for meta in metas]
     lengths = [
-        headline.SEPARATOR.join([*headline.length_texts(summary), _digest(summary)])
+        headline.SEPARATOR.join([*headline.length_texts(summary), *headline.digest_texts(meta)])
         for meta, summary in zip(metas, summaries, strict=True)
     ]
     lines: list[Line] = []
@@ -110,9 +110,7 @@ def _head(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:
     scales = {meta.time_scale for meta in metas}
     if scales != {1.0}:
         lines.append(Line("Clock", "every time is the engine's: as measured x the factor of its clock"))
-    if len({meta.digest for meta in metas}) > 1:
-        lines.append(Line("Note", "the runs did not send the same requests (plans differ): not like for like"))
-    return lines
+    return [*lines, *_load_notes(metas)]
 
 
 def _head_of_many(summaries: Sequence[Summary]) -> list[Line]:
@@ -127,9 +125,16 @@ def _head_of_many(summaries: Sequence[Summary]) -> list[Line]:
     common = [text for text in engines[0] if all(text in texts for texts in engines[1:])]
     if common:
         lines.append(Line("Engine", headline.SEPARATOR.join(common)))
-    if len({meta.digest for meta in metas}) > 1:
-        lines.append(Line("Note", "the runs did not send the same requests (plans differ): not like for like"))
-    return lines
+    return [*lines, *_load_notes(metas)]
+
+
+def _load_notes(metas: Sequence[RunMeta]) -> list[Line]:
+    """Whether the runs were sent the same: lengths and arrivals first, then what the prompts say."""
+    if len({headline.schedule_digest(meta) or meta.digest for meta in metas}) > 1:
+        return [Line("Note", "the runs did not send the same requests (plans differ): not like for like")]
+    if len({meta.digest for meta in metas if meta.digest != headline.schedule_digest(meta)}) > 1:
+        return [Line("Note", "the runs were sent the same lengths and arrivals, but other prompts (plans differ)")]
+    return []
 
 
 def _notices_of_many(names: Sequence[str], summaries: Sequence[Summary]) -> tuple[Notice, ...]:
@@ -142,10 +147,6 @@ def _notices_of_many(names: Sequence[str], summaries: Sequence[Summary]) -> tupl
         replace(seen[0][1], text=f"in {len(seen)} of {len(summaries)} runs, for example {seen[0][0]}: {seen[0][1].text}")
         for seen in found.values()
     )
-
-
-def _digest(summary: Summary) -> str:
-    return f"plan {clean(summary.meta.digest)[: headline.DIGEST_DIGITS]}"
 
 
 def _section(summary: Summary, window: str) -> Section | None:

@@ -75,10 +75,10 @@ def side_lines(comparison: Comparison) -> list[Line]:
     for place, side in enumerate(comparison.candidates):
         lines.append(Line(label if place == 0 else "", side_text(side)))
     schedules = {point.schedule for side in comparison.sides for point in side.points}
-    plan = f" (plan {clean(schedules.pop())[:DIGEST_DIGITS]})" if len(schedules) == 1 else ""
+    schedule = f" (schedule {clean(schedules.pop())[:DIGEST_DIGITS]})" if len(schedules) == 1 else ""
     if comparison.is_comparable:
         how = "paired by block" if all(match.paired for match in comparison.matches) else "not paired"
-        lines.append(Line("", f"same lengths and arrivals{plan}, {how}"))
+        lines.append(Line("", f"same lengths and arrivals{schedule}, {how}"))
     return lines
 
 

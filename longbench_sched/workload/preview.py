@@ -64,7 +64,6 @@ class Preview:
     rows: tuple[Row, ...]  # the first requests of each lane
     prompt_tokens: int  # measured requests only
     output_tokens: int
-    prompt_source: str
     notes: tuple[str, ...]
 
 
@@ -88,7 +87,6 @@ def preview_plan(workload: Workload, plan: Plan, n_rows: int = 8) -> Preview:
         rows=tuple(_row(request, lane.name) for lane in plan.lanes for request in islice(lane.requests, n_rows)),
         prompt_tokens=sum(lane.prompt_tokens for lane in lanes),
         output_tokens=sum(lane.output_tokens for lane in lanes),
-        prompt_source=plan.prompt_source,
         notes=plan.notes,
     )
 

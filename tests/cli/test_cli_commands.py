@@ -142,10 +142,25 @@ def test_workloads_are_listed_and_previewed(capsys: pytest.CaptureFixture[str]) 
     assert main(["workloads", "30k-500-r1", "--seed", "1"]) == 0
     previewed = capsys.readouterr().out
     assert "64 requests: 1.92M tokens in, 32.0k out" in previewed
-    assert re.search(r"seed 1 · plan [0-9a-f]{64}", previewed)
+    assert re.search(r"seed +1\n +schedule +[0-9a-f]{64}\n.*\n +plan +[0-9a-f]{64}\n", previewed)
     assert main(["workloads", "30k-500-r1", "--seed", "1"]) == 0
     assert capsys.readouterr().out == previewed
     assert main(["workloads", "nothing"]) == 2
+
+
+def test_the_digests_of_a_workload_are_those_on_the_pages_of_its_runs(
+    results: Path, workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(*arguments: str) -> dict[str, str]:
+        capsys.readouterr()
+        assert main(list(arguments)) == 0
+        return {name: digits[:6] for name, digits in re.findall(r"\b(plan|schedule) +([0-9a-f]{6,64})\b", capsys.readouterr().out)}
+
+    previewed = shown("workloads", workload)
+    assert set(previewed) == {"plan", "schedule"}
+    assert shown("show", "latest", "--output-dir", str(results)) == previewed
+    simulated = shown("simulate", workload, "--output-dir", str(tmp_path / "simulated"))
+    assert simulated == {"schedule": previewed["schedule"]}
 
 
 # The embedded engine

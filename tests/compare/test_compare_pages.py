@@ -46,7 +46,7 @@ def test_a_comparison_says_who_what_differs_and_then_the_numbers() -> None:
         "\n"
         "base       vllm-8k · vllm 0.33.0 · token budget 8192 · 5 runs · 2026-11-30\n"
         "candidate  sglang-32k · sglang 0.5.23 · token budget 32768 · 5 runs · 2026-11-30\n"
-        "           same lengths and arrivals (plan 9f3c21), not paired\n"
+        "           same lengths and arrivals (schedule 9f3c21), not paired\n"
         "differs    engine vllm / sglang · version 0.33.0 / 0.5.23 ·\n"
         "           token budget 8192 / 32768\n"
         "\n"

@@ -139,6 +139,17 @@ class TestSeveral:
         assert "did not send the same requests" in " ".join(line.text for line in build_page([a, b]).head)
         assert "did not send" not in " ".join(line.text for line in build_page([a, a]).head)
 
+    def test_runs_of_one_schedule_that_say_other_things_are_told_apart_from_another_load(self) -> None:
+        plan = handmade.PLAN | {"extra": {"schedule_digest": "5c5c5c5c"}}
+        a, b, simulated = (
+            handmade.make_summary(handmade.make_meta(plan=plan, digest=digest, run_id=digest))
+            for digest in ("9f3c21aa", "ffffffff", "5c5c5c5c")
+        )
+        heads = [" ".join(line.text for line in build_page(pair).head) for pair in ([a, b], [a, simulated])]
+        assert "the same lengths and arrivals, but other prompts" in heads[0]
+        assert "plans differ" not in heads[1]
+        assert "plan 9f3c21 · schedule 5c5c5c" in heads[1].replace("\u00a0", " ")
+
     def test_a_warning_of_several_runs_is_said_once(self) -> None:
         (notice,) = build_page([handmade.simulated("vllm", 1), handmade.simulated("sglang", 1)]).notices
         assert notice.text.startswith("vllm: ITL p99 is 7.5 x")
