@@ -28,10 +28,11 @@ import orjson
 from longbench_sched.errors import UsageError
 from longbench_sched.sim import http1
 from longbench_sched.sim.alarm import Alarm
+from longbench_sched.sim.connection import Connection, Exchange
 from longbench_sched.sim.cost import Calibration
 from longbench_sched.sim.drafting import build_speculating
 from longbench_sched.sim.engine import OPTIONS, PLAYED, Engine, EngineOptions
-from longbench_sched.sim.faults import Fault, FaultPlan, FaultyWire, Wire
+from longbench_sched.sim.faults import Fault, FaultPlan, FaultyWire
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.lateness import Lateness
 from longbench_sched.sim.models import Model, find_model
@@ -43,12 +44,10 @@ from longbench_sched.sim.wire.base import (
     LAST_CHUNK,
     Aborted,
     Answer,
-    Ask,
     Context,
     Refused,
     Route,
     ServerDialect,
-    Stream,
     Tally,
     frame,
     ids_until,
@@ -62,7 +61,6 @@ DEFAULT_MODEL = "Qwen2.5-Coder-7B-Instruct"
 DEFAULT_GPU = "H200"
 _BACKLOG = 4096
 _NAMED_CAPACITIES = 2  # token lists are known again for so many times the tokens that the cache holds
-_LINGER_BYTES = 256 << 20  # read and thrown away after a refusal, so that the client sees it before a reset
 
 DIALECTS: Mapping[str, Callable[[], ServerDialect]] = {"vllm": VllmDialect, "sglang": SglangDialect, "trtllm": TrtllmDialect}
 
@@ -93,20 +91,6 @@ class ServerOptions:
         return self.options if self.options is not None else OPTIONS[self.engine]()
 
 
-@dataclass(slots=True, eq=False)
-class _Exchange:
-    """A generation request being answered."""
-
-    wire: Wire
-    ask: Ask
-    request_id: str
-    sequence: Sequence
-    stream: Stream | None  # None: answered in one piece
-    created: int
-    has_head: bool = False
-    cached: int = 0  # prompt tokens found in a cache
-
-
 class _Server:
     """The state of one server: engine, clock, connections."""
 
@@ -117,9 +101,9 @@ class _Server:
         self.loop = loop
         self.alarm = Alarm(loop, self.ring)
         self.lateness = Lateness()
-        self.exchanges: dict[Sequence, _Exchange] = {}
-        self.connections: set[_Connection] = set()
-        self.inbox: deque[tuple[_Connection, http1.HttpMessage]] = deque()
+        self.exchanges: dict[Sequence, Exchange] = {}
+        self.connections: set[Connection] = set()
+        self.inbox: deque[tuple[Connection, http1.HttpMessage]] = deque()
         self.is_reading_inbox = False
         self.origin_s = time.monotonic()
         self.due_s: float | None = None  # wall instant at which the step in progress ends
@@ -202,7 +186,7 @@ class _Server:
             exchange.wire.write(self.head(200, len(body), "application/json", exchange.request_id) + body)
         exchange.wire.answered()
 
-    def _remember(self, exchange: _Exchange) -> None:
+    def _remember(self, exchange: Exchange) -> None:
         """Know the prompt with its answer again: the next turn of a conversation begins with both."""
         ask, sequence = exchange.ask, exchange.sequence
         if self.names is not None and ask.prompt is not None and sequence.content is not None:
@@ -210,7 +194,7 @@ class _Server:
 
     # -- requests
 
-    def receive(self, connection: _Connection, message: http1.HttpMessage) -> None:
+    def receive(self, connection: Connection, message: http1.HttpMessage) -> None:
         """Queue a request; queued ones are read one at a time."""
         self.inbox.append((connection, message))
         if not self.is_reading_inbox:
@@ -227,7 +211,7 @@ class _Server:
         if not connection.is_closed:
             self._handle(connection, message)
 
-    def _handle(self, connection: _Connection, message: http1.HttpMessage) -> None:
+    def _handle(self, connection: Connection, message: http1.HttpMessage) -> None:
         self.n_http += 1
         request_id = message.headers.get("x-request-id") or uuid.uuid4().hex[:16]
         route = self.dialect.route(message.path)
@@ -263,7 +247,7 @@ class _Server:
             return Answer.json({"detail": "Method Not Allowed"}, 405)
         return Answer.json({"detail": "Not Found"}, 404)
 
-    def _generate(self, connection: _Connection, route: Route, message: http1.HttpMessage, request_id: str) -> None:
+    def _generate(self, connection: Connection, route: Route, message: http1.HttpMessage, request_id: str) -> None:
         fault = self.faults.next()
         if fault is not None and fault.kind == "5xx":
             raise Refused(self.dialect.failure(fault.status, "a fault that was asked for (serve --fault)"))
@@ -280,7 +264,7 @@ class _Server:
             ask.isl, ask.max_new, self.now_s(), stop_at=ask.stop_at, to_length=ask.to_length, content=content
         )
         wire = connection if fault is None else FaultyWire(connection, fault, self.loop)
-        exchange = _Exchange(wire, ask, request_id, sequence, stream, created)
+        exchange = Exchange(wire, ask, request_id, sequence, stream, created)
         self.exchanges[sequence] = exchange
         connection.exchange = exchange
         if stream is not None and not self.dialect.holds_head(route):
@@ -296,7 +280,7 @@ class _Server:
                 self._emit(sequence)
         return Answer(b"", content_type="")
 
-    def abandon(self, exchange: _Exchange) -> None:
+    def abandon(self, exchange: Exchange) -> None:
         """The client has gone."""
         if self.exchanges.pop(exchange.sequence, None) is not None:
             self.engine.abort(exchange.sequence)
@@ -357,101 +341,6 @@ class _Server:
         return http1.head(status, headers, length, content_type)
 
 
-class _Connection(asyncio.Protocol):
-    """One client connection: at most one request is being answered."""
-
-    def __init__(self, server: _Server) -> None:
-        self.server = server
-        self.transport: asyncio.Transport | None = None
-        self.reader = http1.RequestReader()
-        self.exchange: _Exchange | None = None
-        self.is_closed = False
-        self._is_answering = False
-        self._keeps_alive = True
-        self._lingers: int | None = None  # bytes still thrown away
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.server.connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """A client has gone: whatever it waited for is aborted."""
-        self.is_closed = True
-        self.server.connections.discard(self)
-        if self.exchange is not None:
-            self.server.abandon(self.exchange)
-            self.exchange = None
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes; tokens that are due come first."""
-        self.server.catch_up()
-        if self._lingers is not None:
-            self._lingers -= len(data)
-            if self._lingers < 0:
-                self.close()
-            return
-        self.reader.feed(data)
-        if not self._is_answering:
-            self._read_next()
-        elif self.transport is not None:
-            self.transport.pause_reading()  # what comes before the answer waits in the kernel
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, unless nobody is there any more."""
-        # A transport that failed tells so only in the loop's next turn, and complains of each write until then.
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
-
-    def answered(self) -> None:
-        """The answer is complete."""
-        self.exchange = None
-        self._is_answering = False
-        if not self._keeps_alive:
-            self.close()
-            return
-        if self.transport is not None and not self.is_closed:
-            self.transport.resume_reading()
-        if not self.reader.is_idle:
-            self._read_next()
-
-    def cut(self) -> None:
-        """Close in the middle of an answer."""
-        self.close()
-
-    def close(self) -> None:
-        """Close when everything is sent."""
-        if self.transport is not None and not self.is_closed:
-            self.transport.close()
-
-    def _read_next(self) -> None:
-        try:
-            message = self.reader.next()
-        except http1.ProtocolError as error:
-            self._refuse(error)
-            return
-        if self.reader.wants_continue and message is None:
-            self.reader.wants_continue = False
-            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if message is not None:
-            self._is_answering = True
-            self._keeps_alive = message.keep_alive
-            self.server.receive(self, message)
-
-    def _refuse(self, error: http1.ProtocolError) -> None:
-        body = orjson.dumps(
-            {"error": {"message": error.message, "type": "BadRequestError", "param": None, "code": error.status}}
-        )
-        head = self.server.head(error.status, len(body), "application/json").replace(
-            b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
-        )
-        self.write(head + body)
-        if self.transport is not None and self.transport.can_write_eof():
-            self.transport.write_eof()
-        self._lingers = _LINGER_BYTES
-
-
 def serve(options: ServerOptions, announce: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT. When it listens, one JSON line goes to `announce` (default: standard output).
 
@@ -476,7 +365,7 @@ async def _serve(options: ServerOptions, engine: Engine, announce: Callable[[str
     server = _Server(options, engine, loop)
     try:
         listener = await loop.create_server(
-            lambda: _Connection(server), HOST, options.port, backlog=_BACKLOG, family=socket.AF_INET
+            lambda: Connection(server), HOST, options.port, backlog=_BACKLOG, family=socket.AF_INET
         )
     except OSError as error:
         raise UsageError(
