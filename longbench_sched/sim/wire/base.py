@@ -161,6 +161,33 @@ def frame(payload: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
+END = frame(DONE) + LAST_CHUNK  # of every stream
+FIRST_TEXT = b'"choices":[{"index":0,"text":"'  # of a completion's event, behind its opening
+
+
+def opening(ask: Ask, answer_id: str | None, created: int) -> bytes:
+    """How each event of a streamed answer begins: `data:`, then its object up to the comma behind the model."""
+    kind = "chat.completion.chunk" if ask.route == "chat" else "text_completion"
+    start = orjson.dumps({"id": answer_id, "object": kind, "created": created, "model": ask.model})
+    return b"data: " + start[:-1] + b","
+
+
+def prefixed(ask: Ask, request_id: str | None) -> str:
+    """The id of an answer where it names the route: `cmpl-...`, `chatcmpl-...`."""
+    return f"{'chatcmpl' if ask.route == 'chat' else 'cmpl'}-{request_id}"
+
+
+def head_of_whole(ask: Ask, answer_id: str | None, created: int) -> dict[str, Any]:
+    """How an answer in one piece begins."""
+    kind = "chat.completion" if ask.route == "chat" else "text_completion"
+    return {"id": answer_id, "object": kind, "created": created, "model": ask.model}
+
+
+def finish_json(finish: str | None) -> bytes:
+    """A finish reason as JSON."""
+    return b'"%b"' % finish.encode() if finish else b"null"
+
+
 def spoken(ask: Ask, n: int, k: int, texts: Sequence[bytes]) -> bytes:
     """The last `k` of the first `n` output tokens as text; EOS says nothing."""
     if k == 1:
@@ -249,6 +276,23 @@ def read_int(body: Mapping[str, Any], key: str, refuse: Callable[[str], Answer],
     return value
 
 
+def check_one_choice(body: Mapping[str, Any], refuse: Callable[[str], Answer]) -> None:
+    """Refuse more than one answer to a prompt. Raises Refused."""
+    if body.get("n") not in (None, 1):
+        raise Refused(refuse("the embedded engine answers with one choice (n=1)"))
+
+
+def read_chat_length(body: Mapping[str, Any], refuse: Callable[[str], Answer], least: int = 0) -> int | None:
+    """How many tokens a chat asks for, by its new name or its old one. Raises Refused."""
+    return read_int(body, "max_completion_tokens", refuse, least) or read_int(body, "max_tokens", refuse, least)
+
+
+def read_end(body: Mapping[str, Any], prompt: array[int], refuse: Callable[[str], Answer], least_seed: int = 0) -> int | None:
+    """Output tokens after which the answer ends by itself, from `seed`, `min_tokens` and `ignore_eos`. Raises Refused."""
+    seed, min_new = read_int(body, "seed", refuse, least_seed), read_int(body, "min_tokens", refuse) or 0
+    return natural_end(prompt, seed, min_new, body.get("ignore_eos") is True)
+
+
 def natural_end(prompt: array[int], seed: int | None, min_new: int, ignore_eos: bool) -> int | None:
     """Output tokens after which a request ends by itself: geometric, decided by prompt and seed; never before `min_new`."""
     if ignore_eos:
@@ -265,3 +309,27 @@ def speech_start(prompt: array[int]) -> int:
 def id_list(ids: Sequence[int] | array[int] | None) -> bytes:
     """Token ids as compact JSON."""
     return orjson.dumps(None if ids is None else list(ids))
+
+
+def model_card(context: Context, owner: str) -> dict[str, Any]:
+    """What every engine says of its model in the list of models."""
+    return {"id": context.served_model, "object": "model", "created": context.started, "owned_by": owner}
+
+
+def tokenize(context: Context, body: Mapping[str, Any], refuse: Callable[[str], Answer], chat_bos: bool) -> list[int]:
+    """The ids that a tokenizer route tells: of messages, else of the text under `prompt`. Raises Refused."""
+    bos = context.engine.model.has_bos
+    if "messages" in body:
+        return list(read_messages(body["messages"], bos and chat_bos, refuse))
+    if not isinstance(body.get("prompt"), str):
+        raise Refused(refuse("prompt must be a string"))
+    return ([tokens.BOS] if bos and body.get("add_special_tokens") is not False else []) + tokens.encode(body["prompt"])
+
+
+def detokenize(body: bytes, key: str, refuse: Callable[[str], Answer]) -> Answer:
+    """The answer of a route that turns ids into text, which stands under `key`. Raises Refused."""
+    asked = load(body, refuse)
+    try:
+        return Answer.json({key: tokens.decode([int(i) for i in asked["tokens"]])})
+    except (KeyError, TypeError, ValueError):
+        return refuse("tokens must be a list of token ids")

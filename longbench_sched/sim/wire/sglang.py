@@ -18,7 +18,9 @@ from longbench_sched.sim.policy.sglang import SglangOptions
 from longbench_sched.sim.wire import prometheus
 from longbench_sched.sim.wire.base import (
     DONE,
-    LAST_CHUNK,
+    END,
+    EVENTS,
+    FIRST_TEXT,
     N_SPEECH,
     SPEECH_JSON,
     SPEECH_TEXT,
@@ -30,11 +32,19 @@ from longbench_sched.sim.wire.base import (
     Refused,
     Route,
     Stream,
+    check_one_choice,
+    detokenize,
+    finish_json,
     frame,
+    head_of_whole,
     id_list,
     ids_until,
     load,
+    model_card,
     natural_end,
+    opening,
+    read_chat_length,
+    read_end,
     read_int,
     read_messages,
     read_prompt,
@@ -42,6 +52,7 @@ from longbench_sched.sim.wire.base import (
     spoken,
     spoken_ids,
     text_until,
+    tokenize,
 )
 
 VERSION = "0.5.23+simulated"
@@ -101,7 +112,7 @@ class _CompletionStream:
             % (
                 self.head,
                 text,
-                b'"%b"' % finish.encode() if finish else b"null",
+                finish_json(finish),
                 b"%d" % tokens.EOS if is_eos else b"null",
                 ids,
                 _usage(ask.isl, n) if ask.continuous_usage else b"null",
@@ -116,7 +127,7 @@ class _CompletionStream:
                 n,
             )
             event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, usage))
-        return event + frame(DONE) + LAST_CHUNK
+        return event + END
 
 
 @dataclass(slots=True)
@@ -151,7 +162,7 @@ class _ChatStream:
         )
         if ask.include_usage:
             out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n)))
-        return out + frame(DONE) + LAST_CHUNK
+        return out + END
 
 
 @dataclass(slots=True)
@@ -168,7 +179,7 @@ class _GenerateStream:
         last = n - 1 if n == ask.stop_at else n
         self.text += "".join(SPEECH_TEXT[(ask.start + i) % N_SPEECH] for i in range(n - k, last))
         event = frame(b"data: " + orjson.dumps(_native(ask, self.id, self.text, n, finish, self.cached)) + b"\n\n")
-        return event if finish is None else event + frame(DONE) + LAST_CHUNK
+        return event if finish is None else event + END
 
 
 def _native(ask: Ask, request_id: str, text: str, n: int, finish: str | None, cached: int) -> dict[str, object]:
@@ -208,8 +219,7 @@ class SglangDialect:
         options = options if isinstance(options, dict) else {}
         engine = context.engine
         is_stream = asked.get("stream") is True
-        if asked.get("n") not in (None, 1):
-            raise Refused(_bad("the embedded engine answers with one choice (n=1)"))
+        check_one_choice(asked, _bad)
         if route == "chat":
             if asked.get("return_token_ids") and is_stream:
                 raise Refused(_bad("return_token_ids is not supported with streaming chat completions"))
@@ -217,7 +227,7 @@ class SglangDialect:
                 prompt = read_prompt(asked["input_ids"], engine.model.vocab, False, _bad)
             else:
                 prompt = read_messages(asked.get("messages"), engine.model.has_bos, _invalid)
-            wanted = read_int(asked, "max_completion_tokens", _invalid) or read_int(asked, "max_tokens", _invalid)
+            wanted = read_chat_length(asked, _invalid)
         else:
             prompt = read_prompt(asked.get("prompt"), engine.model.vocab, engine.model.has_bos, _bad)
             wanted = read_int(asked, "max_tokens", _invalid, 1)
@@ -230,9 +240,7 @@ class SglangDialect:
             isl=len(prompt),
             prompt=prompt,
             max_new=max_new,
-            stop_at=natural_end(
-                prompt, read_int(asked, "seed", _invalid, -(2**63)), read_int(asked, "min_tokens", _invalid) or 0, ignore_eos
-            ),
+            stop_at=read_end(asked, prompt, _invalid, -(2**63)),
             to_length=ignore_eos,
             start=speech_start(prompt),
             is_stream=is_stream,
@@ -252,12 +260,10 @@ class SglangDialect:
         """The encoder of a streamed answer."""
         if ask.route == "generate":
             return _GenerateStream(ask, request_id or "")
-        kind = "chat.completion.chunk" if ask.route == "chat" else "text_completion"
-        start = orjson.dumps({"id": request_id, "object": kind, "created": created, "model": ask.model})
-        opening = b"data: " + start[:-1] + b","
+        start = opening(ask, request_id, created)
         if ask.route == "chat":
-            return _ChatStream(ask, opening)
-        return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
+            return _ChatStream(ask, start)
+        return _CompletionStream(ask, start + FIRST_TEXT, start)
 
     def aborted(self, path: str, body: bytes) -> Aborted | None:
         """By its id, or all of them."""
@@ -281,11 +287,7 @@ class SglangDialect:
         if ask.return_ids:
             choice |= {"token_ids": ids_until(ask, n), "prompt_token_ids": list(ask.prompt or ())}
         versions = [{"version": "default", "start": 0, "end": n}]
-        answer = {
-            "id": request_id,
-            "object": "chat.completion" if ask.route == "chat" else "text_completion",
-            "created": created,
-            "model": ask.model,
+        answer = head_of_whole(ask, request_id, created) | {
             "choices": [choice],
             "usage": orjson.Fragment(_usage(ask.isl, n)),
             "metadata": {"weight_version": "default", "weight_versions": versions},
@@ -298,7 +300,7 @@ class SglangDialect:
             case "/health" | "/health_generate" | "/ready":
                 return Answer(b"", content_type="")
             case "/v1/models":
-                model = {"id": context.served_model, "object": "model", "created": context.started, "owned_by": "sglang"}
+                model = model_card(context, "sglang")
                 model |= {"root": context.served_model, "parent": None, "max_model_len": context.engine.context}
                 return Answer.json({"object": "list", "data": [model]})
             case "/model_info" | "/get_model_info":
@@ -318,14 +320,10 @@ class SglangDialect:
         match path:
             case "/tokenize" | "/v1/tokenize":
                 asked = load(body, _invalid)
-                ids = self._tokenize(context, asked)
+                ids = tokenize(context, asked, _invalid, chat_bos=True)
                 return Answer.json({"tokens": ids, "count": len(ids), "max_model_len": context.engine.model.context})
             case "/detokenize" | "/v1/detokenize":
-                asked = load(body, _invalid)
-                try:
-                    return Answer.json({"text": tokens.decode([int(i) for i in asked["tokens"]])})
-                except (KeyError, TypeError, ValueError):
-                    return _invalid("tokens must be a list of token ids")
+                return detokenize(body, "text", _invalid)
             case "/flush_cache":
                 state = context.engine.state
                 if state.running or state.waiting:
@@ -374,16 +372,6 @@ class SglangDialect:
             raise Refused(refuse(message))
         return wanted
 
-    @staticmethod
-    def _tokenize(context: Context, asked: Mapping[str, Any]) -> list[int]:
-        bos = context.engine.model.has_bos
-        if isinstance(asked.get("messages"), list):
-            return list(read_messages(asked["messages"], bos, _invalid))
-        if not isinstance(asked.get("prompt"), str):
-            raise Refused(_invalid("prompt must be a string"))
-        special = [tokens.BOS] if bos and asked.get("add_special_tokens") is not False else []
-        return special + tokens.encode(asked["prompt"])
-
 
 def _queue_full(ask: Ask) -> Answer:
     message = "The request queue is full."
@@ -398,13 +386,13 @@ def _queue_full(ask: Ask) -> Answer:
             return error(503, "503", message)
         flat = {"object": "error", "message": message, "type": "SERVICE_UNAVAILABLE", "param": None, "code": 503}
         body = {"error": flat}
-    return Answer(b"data: " + orjson.dumps(body) + b"\n\n" + DONE, 200, "text/event-stream; charset=utf-8")
+    return Answer(b"data: " + orjson.dumps(body) + b"\n\n" + DONE, 200, EVENTS)
 
 
 def _native_stream_error(message: str) -> Answer:
     """A streamed /generate has sent its head before it looks at the request: the error is an event."""
     body = {"error": {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}}
-    return Answer(b"data: " + orjson.dumps(body) + b"\n\n" + DONE, 200, "text/event-stream; charset=utf-8")
+    return Answer(b"data: " + orjson.dumps(body) + b"\n\n" + DONE, 200, EVENTS)
 
 
 def _model_info(context: Context) -> dict[str, object]:

@@ -16,8 +16,8 @@ import orjson
 from longbench_sched.sim import tokens
 from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.wire.base import (
-    DONE,
-    LAST_CHUNK,
+    END,
+    FIRST_TEXT,
     WHOLE_JSON,
     WHOLE_TEXT,
     Aborted,
@@ -26,10 +26,17 @@ from longbench_sched.sim.wire.base import (
     Context,
     Refused,
     Route,
+    check_one_choice,
+    finish_json,
     frame,
+    head_of_whole,
     ids_until,
     load,
-    natural_end,
+    model_card,
+    opening,
+    prefixed,
+    read_chat_length,
+    read_end,
     read_int,
     read_messages,
     read_prompt,
@@ -108,7 +115,7 @@ class _CompletionStream:
                 self.head,
                 text,
                 ids,
-                b'"%b"' % finish.encode() if finish else b"null",
+                finish_json(finish),
                 _usage(ask.isl, n, self.cached) if ask.continuous_usage else b"null",
             )
         )
@@ -116,7 +123,7 @@ class _CompletionStream:
             return event
         if ask.include_usage:
             event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n, self.cached)))
-        return event + frame(DONE) + LAST_CHUNK
+        return event + END
 
 
 @dataclass(slots=True)
@@ -144,7 +151,7 @@ class _ChatStream:
         )
         if ask.include_usage:
             out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n, self.cached)))
-        return out + frame(DONE) + LAST_CHUNK
+        return out + END
 
 
 class TrtllmDialect:
@@ -170,8 +177,7 @@ class TrtllmDialect:
             raise Refused(_schema("; ".join(f"Extra inputs are not permitted: body.{name}" for name in unknown)))
         if not isinstance(asked.get("model"), str):
             raise Refused(_schema("Field required: body.model"))
-        if asked.get("n") not in (None, 1):
-            raise Refused(error("the embedded engine answers with one choice (n=1)"))
+        check_one_choice(asked, error)
         engine = context.engine
         bos = engine.model.has_bos
         if route == "chat":
@@ -184,7 +190,7 @@ class TrtllmDialect:
                 prompt = read_prompt(ids, engine.model.vocab, False, error)
             else:
                 prompt = read_messages(asked["messages"], bos and asked.get("add_special_tokens") is True, _schema)
-            wanted = read_int(asked, "max_completion_tokens", _schema, 1) or read_int(asked, "max_tokens", _schema, 1)
+            wanted = read_chat_length(asked, _schema, 1)
         else:
             prompt = read_prompt(
                 asked.get("prompt"), engine.model.vocab, bos and asked.get("add_special_tokens") is not False, error
@@ -209,9 +215,7 @@ class TrtllmDialect:
             isl=len(prompt),
             prompt=prompt,
             max_new=max_new,
-            stop_at=natural_end(
-                prompt, read_int(asked, "seed", _schema), read_int(asked, "min_tokens", _schema) or 0, ignore_eos
-            ),
+            stop_at=read_end(asked, prompt, _schema),
             to_length=ignore_eos,
             start=speech_start(prompt),
             is_stream=asked.get("stream") is True,
@@ -225,13 +229,10 @@ class TrtllmDialect:
 
     def stream(self, ask: Ask, request_id: str | None, created: int) -> _CompletionStream | _ChatStream:
         """The encoder of a streamed answer."""
-        kind = "chat.completion.chunk" if ask.route == "chat" else "text_completion"
-        prefix = "chatcmpl" if ask.route == "chat" else "cmpl"
-        start = orjson.dumps({"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model})
-        opening = b"data: " + start[:-1] + b","
+        start = opening(ask, prefixed(ask, request_id), created)
         if ask.route == "chat":
-            return _ChatStream(ask, opening)
-        return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
+            return _ChatStream(ask, start)
+        return _CompletionStream(ask, start + FIRST_TEXT, start)
 
     def aborted(self, path: str, body: bytes) -> Aborted | None:
         """There is no such route: a client that leaves aborts."""
@@ -251,9 +252,8 @@ class TrtllmDialect:
             choice["text"] = text_until(ask, n, WHOLE_TEXT) if ask.detokenize else ""
             choice["token_ids"] = None if ask.detokenize else ids_until(ask, n)
         choice |= {"logprobs": None, "finish_reason": finish, "stop_reason": None, "avg_decoded_tokens_per_iter": 1.0}
-        prefix, kind = ("chatcmpl", "chat.completion") if ask.route == "chat" else ("cmpl", "text_completion")
-        answer = {"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model, "choices": [choice]}
-        return orjson.dumps(answer | {"usage": orjson.Fragment(_usage(ask.isl, n, cached))})
+        answer = head_of_whole(ask, prefixed(ask, request_id), created)
+        return orjson.dumps(answer | {"choices": [choice], "usage": orjson.Fragment(_usage(ask.isl, n, cached))})
 
     def get(self, context: Context, path: str, query: Mapping[str, str]) -> Answer | None:
         """Health, version, models without a context length; iteration records only if they were asked for at the start."""
@@ -263,8 +263,7 @@ class TrtllmDialect:
             case "/version":
                 return Answer.json({"version": VERSION})
             case "/v1/models":
-                model = {"id": context.served_model, "object": "model", "created": context.started, "owned_by": "tensorrt_llm"}
-                return Answer.json({"object": "list", "data": [model]})
+                return Answer.json({"object": "list", "data": [model_card(context, "tensorrt_llm")]})
             case "/server_info":
                 return Answer.json({"disaggregated_params": {}})
             case "/metrics":

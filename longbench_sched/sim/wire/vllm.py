@@ -13,12 +13,11 @@ from typing import Any
 
 import orjson
 
-from longbench_sched.sim import tokens
 from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
 from longbench_sched.sim.wire import prometheus
 from longbench_sched.sim.wire.base import (
-    DONE,
-    LAST_CHUNK,
+    END,
+    FIRST_TEXT,
     SPEECH_JSON,
     TEXT,
     Aborted,
@@ -27,11 +26,19 @@ from longbench_sched.sim.wire.base import (
     Context,
     Refused,
     Route,
+    check_one_choice,
+    detokenize,
+    finish_json,
     frame,
+    head_of_whole,
     id_list,
     ids_until,
     load,
-    natural_end,
+    model_card,
+    opening,
+    prefixed,
+    read_chat_length,
+    read_end,
     read_int,
     read_messages,
     read_prompt,
@@ -39,6 +46,7 @@ from longbench_sched.sim.wire.base import (
     spoken,
     spoken_ids,
     text_until,
+    tokenize,
 )
 
 VERSION = "0.33.0+simulated"
@@ -83,7 +91,7 @@ class _CompletionStream:
         payload = b'%b%b","logprobs":null,"finish_reason":%b,"stop_reason":null,"prompt_token_ids":%b,"token_ids":%b}]' % (
             self.head,
             text,
-            b'"%b"' % finish.encode() if finish else b"null",
+            finish_json(finish),
             prompt_ids,
             ids,
         )
@@ -92,13 +100,8 @@ class _CompletionStream:
         if finish is None:
             return frame(payload + b"}\n\n")
         if ask.include_usage:
-            usage = b'%b"choices":[],"usage":%b,"system_fingerprint":"%b"}\n\n' % (
-                self.id,
-                _usage(ask.isl, n),
-                _FINGERPRINT.encode(),
-            )
-            return frame(payload + b"}\n\n") + frame(usage) + frame(DONE) + LAST_CHUNK
-        return frame(payload + b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()) + frame(DONE) + LAST_CHUNK
+            return frame(payload + b"}\n\n") + _total(self.id, ask.isl, n) + END
+        return frame(payload + b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()) + END
 
 
 @dataclass(slots=True)
@@ -131,13 +134,8 @@ class _ChatStream:
             )
         )
         if ask.include_usage:
-            total = b'%b"choices":[],"usage":%b,"system_fingerprint":"%b"}\n\n' % (
-                self.id,
-                _usage(ask.isl, n),
-                _FINGERPRINT.encode(),
-            )
-            return role + frame(last + b"}\n\n") + frame(total) + frame(DONE) + LAST_CHUNK
-        return role + frame(last + b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()) + frame(DONE) + LAST_CHUNK
+            return role + frame(last + b"}\n\n") + _total(self.id, ask.isl, n) + END
+        return role + frame(last + b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()) + END
 
     def _role(self) -> bytes:
         ask = self.ask
@@ -151,6 +149,11 @@ class _ChatStream:
 
 def _usage(isl: int, n: int) -> bytes:
     return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (isl, isl + n, n)
+
+
+def _total(start: bytes, isl: int, n: int) -> bytes:
+    """The event before the end that has no choice, only the usage."""
+    return frame(b'%b"choices":[],"usage":%b,"system_fingerprint":"%b"}\n\n' % (start, _usage(isl, n), _FINGERPRINT.encode()))
 
 
 def _chat_usage(isl: int, n: int) -> bytes:
@@ -181,12 +184,11 @@ class VllmDialect:
         if options is not None and not is_stream:
             raise Refused(_invalid("Stream options can only be defined when `stream=True`."))
         options = options if isinstance(options, dict) else {}
-        if asked.get("n") not in (None, 1):
-            raise Refused(_bad("the embedded engine answers with one choice (n=1)"))
+        check_one_choice(asked, _bad)
         model, bos = context.engine.model, context.engine.model.has_bos
         if route == "chat":
             prompt = read_messages(asked.get("messages"), bos and asked.get("add_special_tokens") is True, _invalid)
-            wanted = read_int(asked, "max_completion_tokens", _invalid) or read_int(asked, "max_tokens", _invalid)
+            wanted = read_chat_length(asked, _invalid)
         else:
             prompt = read_prompt(asked.get("prompt"), model.vocab, bos and asked.get("add_special_tokens") is not False, _bad)
             wanted = read_int(asked, "max_tokens", _invalid)
@@ -202,9 +204,7 @@ class VllmDialect:
             isl=len(prompt),
             prompt=prompt,
             max_new=min(room, wanted) if wanted else room,
-            stop_at=natural_end(
-                prompt, read_int(asked, "seed", _invalid, -(2**63)), read_int(asked, "min_tokens", _invalid) or 0, ignore_eos
-            ),
+            stop_at=read_end(asked, prompt, _invalid, -(2**63)),
             to_length=ignore_eos,
             start=speech_start(prompt),
             is_stream=is_stream,
@@ -228,13 +228,10 @@ class VllmDialect:
 
     def stream(self, ask: Ask, request_id: str | None, created: int) -> _CompletionStream | _ChatStream:
         """The encoder of a streamed answer."""
-        kind = "chat.completion.chunk" if ask.route == "chat" else "text_completion"
-        prefix = "chatcmpl" if ask.route == "chat" else "cmpl"
-        start = orjson.dumps({"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model})
-        opening = b"data: " + start[:-1] + b","
+        start = opening(ask, prefixed(ask, request_id), created)
         if ask.route == "chat":
-            return _ChatStream(ask, opening)
-        return _CompletionStream(ask, opening + b'"choices":[{"index":0,"text":"', opening)
+            return _ChatStream(ask, start)
+        return _CompletionStream(ask, start + FIRST_TEXT, start)
 
     def aborted(self, path: str, body: bytes) -> Aborted | None:
         """As in dev mode: without ids, everything."""
@@ -258,9 +255,7 @@ class VllmDialect:
             choice |= {"token_ids": ids, "prompt_logprobs": None, "prompt_token_ids": prompt_ids, "routed_experts": None}
         usage = {"prompt_tokens": ask.isl, "total_tokens": ask.isl + n, "completion_tokens": n}
         usage_details = {"prompt_tokens_details": None, "completion_tokens_details": None}
-        prefix, kind = ("chatcmpl", "chat.completion") if ask.route == "chat" else ("cmpl", "text_completion")
-        answer: dict[str, Any] = {"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": ask.model}
-        answer |= {
+        answer = head_of_whole(ask, prefixed(ask, request_id), created) | {
             "choices": [choice],
             "service_tier": None,
             "system_fingerprint": _FINGERPRINT,
@@ -296,16 +291,12 @@ class VllmDialect:
             case "/tokenize":
                 asked = load(body, _invalid)
                 self._check_model(context, asked.get("model"))
-                ids = _tokenize(context, asked)
+                ids = tokenize(context, asked, _invalid, chat_bos=asked.get("add_special_tokens") is True)
                 return Answer.json(
                     {"count": len(ids), "max_model_len": context.engine.context, "tokens": ids, "token_strs": None}
                 )
             case "/detokenize":
-                asked = load(body, _invalid)
-                try:
-                    return Answer.json({"prompt": tokens.decode([int(i) for i in asked["tokens"]])})
-                except (KeyError, TypeError, ValueError):
-                    return _invalid("tokens must be a list of token ids")
+                return detokenize(body, "prompt", _invalid)
         return None
 
     @staticmethod
@@ -331,16 +322,6 @@ class VllmDialect:
             raise Refused(error(400, "BadRequestError", message, "max_tokens"))
 
 
-def _tokenize(context: Context, asked: Mapping[str, Any]) -> list[int]:
-    bos = context.engine.model.has_bos
-    if "messages" in asked:
-        return list(read_messages(asked["messages"], bos and asked.get("add_special_tokens") is True, _invalid))
-    if not isinstance(asked.get("prompt"), str):
-        raise Refused(_invalid("prompt must be a string"))
-    special = [tokens.BOS] if bos and asked.get("add_special_tokens") is not False else []
-    return special + tokens.encode(asked["prompt"])
-
-
 def _models(context: Context) -> dict[str, object]:
     permission = {
         "id": "modelperm-simulated",
@@ -350,7 +331,7 @@ def _models(context: Context) -> dict[str, object]:
     }
     permission |= {"allow_sampling": True, "allow_logprobs": False, "allow_search_indices": False, "allow_view": True}
     permission |= {"allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False}
-    model = {"id": context.served_model, "object": "model", "created": context.started, "owned_by": "vllm"}
+    model = model_card(context, "vllm")
     model |= {"root": context.served_model, "parent": None, "max_model_len": context.engine.context, "permission": [permission]}
     return {"object": "list", "data": [model]}
 
