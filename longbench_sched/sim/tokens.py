@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 _PIECE = re.compile(rb" ?[a-z]{1,3}|.", re.DOTALL)
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+LONGEST_BYTES = 4  # of a piece: a space and three letters
 
 _N_BYTES = 256
 _BASE = {  # first id of each kind of piece: (has a space, letters)
@@ -85,6 +86,11 @@ _piece_ids = _PieceIds()
 def encode(text: str) -> list[int]:
     """The ids of a text, without special tokens."""
     return [_piece_ids[piece] for piece in _PIECE.findall(text.encode("utf-8", "surrogatepass"))]
+
+
+def fewest(text: str) -> int:
+    """How many tokens a text has at least, known without encoding it."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // LONGEST_BYTES)
 
 
 def decode(ids: Iterable[int]) -> str:

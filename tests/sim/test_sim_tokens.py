@@ -78,3 +78,12 @@ def test_one_character_is_split_over_two_tokens_the_first_of_which_shows_nothing
 def test_an_id_that_means_nothing_is_shown_as_one() -> None:
     assert tokens.decode([150_000]) == "<|150000|>"
     assert tokens.decode([tokens.EOS]) == "<|eos|>"
+
+
+@given(texts)
+def test_the_fewest_tokens_are_no_more_than_there_are(text: str) -> None:
+    assert 0 <= tokens.fewest(text) <= len(tokens.encode(text))
+
+
+def test_the_fewest_tokens_are_exact_for_the_longest_pieces() -> None:
+    assert tokens.fewest(" abc" * 100) == len(tokens.encode(" abc" * 100)) == 100

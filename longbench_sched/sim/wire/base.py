@@ -14,6 +14,7 @@ from longbench_sched.sim import tokens
 from longbench_sched.sim.engine import Engine
 
 MEAN_NATURAL_LENGTH = 200  # output tokens of a request that may end by itself
+MOST_CONTEXTS = 4  # of text are tokenized at once: everybody waits meanwhile
 
 JSON = "application/json"
 EVENTS = "text/event-stream; charset=utf-8"
@@ -229,11 +230,18 @@ def load(body: bytes, refuse: Callable[[str], Answer]) -> dict[str, Any]:
     return value
 
 
-def read_prompt(prompt: object, vocab: int, bos: bool, refuse: Callable[[str], Answer]) -> array[int]:
-    """One prompt: text, token ids, or a list with one of these. Raises Refused."""
+Check = Callable[[int], object]  # raises Refused where so many prompt tokens cannot fit
+
+
+def read_prompt(prompt: object, vocab: int, bos: bool, refuse: Callable[[str], Answer], check: Check) -> array[int]:
+    """One prompt: text, token ids, or a list with one of these. Raises Refused.
+
+    `check` hears before the work how many tokens there are at least: a text of many MB would take long to encode.
+    """
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
+        check(tokens.fewest(prompt))
         ids = array("I", ([tokens.BOS] if bos else []) + tokens.encode(prompt))
     elif isinstance(prompt, list):
         try:
@@ -249,8 +257,8 @@ def read_prompt(prompt: object, vocab: int, bos: bool, refuse: Callable[[str], A
     return ids
 
 
-def read_messages(messages: object, bos: bool, refuse: Callable[[str], Answer]) -> array[int]:
-    """A conversation after the chat template. Raises Refused."""
+def read_messages(messages: object, bos: bool, refuse: Callable[[str], Answer], check: Check) -> array[int]:
+    """A conversation after the chat template. Raises Refused; `check` as in `read_prompt`."""
     turns: list[tuple[str, str]] = []
     if not isinstance(messages, list) or not messages:
         raise Refused(refuse("messages must be a list with at least one message"))
@@ -263,6 +271,7 @@ def read_messages(messages: object, bos: bool, refuse: Callable[[str], Answer]) 
         if not isinstance(content, str):
             raise Refused(refuse("content must be a string or a list of text parts"))
         turns.append((message["role"], content))
+    check(sum(tokens.fewest(role) + tokens.fewest(content) for role, content in turns))
     return array("I", ([tokens.BOS] if bos else []) + tokens.encode_chat(turns))
 
 
@@ -318,11 +327,18 @@ def model_card(context: Context, owner: str) -> dict[str, Any]:
 
 def tokenize(context: Context, body: Mapping[str, Any], refuse: Callable[[str], Answer], chat_bos: bool) -> list[int]:
     """The ids that a tokenizer route tells: of messages, else of the text under `prompt`. Raises Refused."""
+
+    def check(at_least: int) -> None:
+        most = MOST_CONTEXTS * context.engine.context
+        if at_least > most:
+            raise Refused(refuse(f"the text has at least {at_least} tokens; the embedded engine tokenizes up to {most}"))
+
     bos = context.engine.model.has_bos
     if "messages" in body:
-        return list(read_messages(body["messages"], bos and chat_bos, refuse))
+        return list(read_messages(body["messages"], bos and chat_bos, refuse, check))
     if not isinstance(body.get("prompt"), str):
         raise Refused(refuse("prompt must be a string"))
+    check(tokens.fewest(body["prompt"]))
     return ([tokens.BOS] if bos and body.get("add_special_tokens") is not False else []) + tokens.encode(body["prompt"])
 
 

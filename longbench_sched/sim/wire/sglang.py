@@ -7,7 +7,7 @@ checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from longbench_sched.sim.wire.base import (
     Aborted,
     Answer,
     Ask,
+    Check,
     Context,
     Refused,
     Route,
@@ -220,16 +221,17 @@ class SglangDialect:
         engine = context.engine
         is_stream = asked.get("stream") is True
         check_one_choice(asked, _bad)
+        check = _check_room(engine.context, _bad)
         if route == "chat":
             if asked.get("return_token_ids") and is_stream:
                 raise Refused(_bad("return_token_ids is not supported with streaming chat completions"))
             if isinstance(asked.get("input_ids"), list):
-                prompt = read_prompt(asked["input_ids"], engine.model.vocab, False, _bad)
+                prompt = read_prompt(asked["input_ids"], engine.model.vocab, False, _bad, check)
             else:
-                prompt = read_messages(asked.get("messages"), engine.model.has_bos, _invalid)
+                prompt = read_messages(asked.get("messages"), engine.model.has_bos, _invalid, check)
             wanted = read_chat_length(asked, _invalid)
         else:
-            prompt = read_prompt(asked.get("prompt"), engine.model.vocab, engine.model.has_bos, _bad)
+            prompt = read_prompt(asked.get("prompt"), engine.model.vocab, engine.model.has_bos, _bad, check)
             wanted = read_int(asked, "max_tokens", _invalid, 1)
             wanted = _DEFAULT_MAX_TOKENS if wanted is None else wanted
         max_new = self._fit(len(prompt), wanted, engine.context, _bad)
@@ -341,7 +343,8 @@ class SglangDialect:
         given = [key for key in ("text", "input_ids") if asked.get(key) is not None]
         if len(given) != 1:
             raise Refused(refuse("Either text, input_ids or input_embeds should be provided."))
-        prompt = read_prompt(asked[given[0]], engine.model.vocab, engine.model.has_bos, refuse)
+        check = _check_room(engine.context, refuse)
+        prompt = read_prompt(asked[given[0]], engine.model.vocab, engine.model.has_bos, refuse, check)
         wanted = read_int(sampling, "max_new_tokens", refuse, 1)
         max_new = self._fit(len(prompt), _DEFAULT_MAX_NEW_TOKENS if wanted is None else wanted, engine.context, refuse)
         ignore_eos = sampling.get("ignore_eos") is True
@@ -359,7 +362,7 @@ class SglangDialect:
         )
 
     @staticmethod
-    def _fit(isl: int, wanted: int | None, context: int, refuse: Any) -> int:
+    def _fit(isl: int, wanted: int | None, context: int, refuse: Callable[[str], Answer]) -> int:
         if isl >= context:
             raise Refused(refuse(f"The input ({isl} tokens) is longer than the model's context length ({context} tokens)."))
         if wanted is None or wanted == 0:
@@ -371,6 +374,15 @@ class SglangDialect:
             )
             raise Refused(refuse(message))
         return wanted
+
+
+def _check_room(context: int, refuse: Callable[[str], Answer]) -> Check:
+    def check(at_least: int) -> None:
+        if at_least >= context:
+            words = f"The input (at least {at_least} tokens) is longer than the model's context length ({context} tokens)."
+            raise Refused(refuse(words))
+
+    return check
 
 
 def _queue_full(ask: Ask) -> Answer:

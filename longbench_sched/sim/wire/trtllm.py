@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 
-from longbench_sched.sim import tokens
 from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.wire.base import (
     END,
@@ -44,6 +43,7 @@ from longbench_sched.sim.wire.base import (
     spoken,
     spoken_ids,
     text_until,
+    tokenize,
 )
 
 VERSION = "1.2.1+simulated"
@@ -179,7 +179,12 @@ class TrtllmDialect:
             raise Refused(_schema("Field required: body.model"))
         check_one_choice(asked, error)
         engine = context.engine
-        bos = engine.model.has_bos
+        bos, limit = engine.model.has_bos, engine.context
+
+        def check(at_least: int) -> None:
+            if at_least + 1 > limit:
+                raise Refused(error(f"The prompt length (at least {at_least}) should not exceed max_seq_len ({limit})."))
+
         if route == "chat":
             if "max_tokens" in asked and "max_completion_tokens" in asked:
                 raise Refused(_schema("max_tokens and max_completion_tokens are one field: give one of them"))
@@ -187,16 +192,16 @@ class TrtllmDialect:
                 raise Refused(_schema("Field required: body.messages"))
             ids = asked.get("prompt_token_ids")
             if ids is not None:
-                prompt = read_prompt(ids, engine.model.vocab, False, error)
+                prompt = read_prompt(ids, engine.model.vocab, False, error, check)
             else:
-                prompt = read_messages(asked["messages"], bos and asked.get("add_special_tokens") is True, _schema)
+                prompt = read_messages(asked["messages"], bos and asked.get("add_special_tokens") is True, _schema, check)
             wanted = read_chat_length(asked, _schema, 1)
         else:
             prompt = read_prompt(
-                asked.get("prompt"), engine.model.vocab, bos and asked.get("add_special_tokens") is not False, error
+                asked.get("prompt"), engine.model.vocab, bos and asked.get("add_special_tokens") is not False, error, check
             )
             wanted = read_int(asked, "max_tokens", _schema, 1)
-        isl, limit = len(prompt), engine.context
+        isl = len(prompt)
         if isl + (wanted or 1) > limit:
             raise Refused(
                 error(
@@ -275,9 +280,7 @@ class TrtllmDialect:
         if path != "/_internal/tokenize":
             return None
         asked = load(body, _schema)
-        if not isinstance(asked.get("prompt"), str):
-            raise Refused(_schema("Field required: body.prompt"))
-        ids = ([tokens.BOS] if context.engine.model.has_bos else []) + tokens.encode(asked["prompt"])
+        ids = tokenize(context, {"prompt": asked.get("prompt")}, _schema, chat_bos=True)
         return Answer.json({"count": len(ids), "tokens": ids})
 
 

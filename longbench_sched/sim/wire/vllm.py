@@ -186,14 +186,18 @@ class VllmDialect:
         options = options if isinstance(options, dict) else {}
         check_one_choice(asked, _bad)
         model, bos = context.engine.model, context.engine.model.has_bos
+        limit = context.engine.context
+
+        def check(at_least: int) -> None:
+            self._check_length(at_least, None, limit)
+
         if route == "chat":
-            prompt = read_messages(asked.get("messages"), bos and asked.get("add_special_tokens") is True, _invalid)
+            prompt = read_messages(asked.get("messages"), bos and asked.get("add_special_tokens") is True, _invalid, check)
             wanted = read_chat_length(asked, _invalid)
         else:
-            prompt = read_prompt(asked.get("prompt"), model.vocab, bos and asked.get("add_special_tokens") is not False, _bad)
+            prompt = read_prompt(asked.get("prompt"), model.vocab, bos and asked.get("add_special_tokens") is not False, _bad, check)
             wanted = read_int(asked, "max_tokens", _invalid)
             wanted = _DEFAULT_MAX_TOKENS if wanted is None else wanted
-        limit = context.engine.context
         self._check_length(len(prompt), wanted, limit)
         room = limit - len(prompt)
         ignore_eos = asked.get("ignore_eos") is True
