@@ -15,6 +15,8 @@ from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import find_model
 
 PLAYED = ("vllm", "sglang", "trtllm")
+# Off by default in the engine, and without it no answer tells what was cached; it costs nothing here.
+TELLING = {"sglang": ("enable_cache_report=true",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ def measure_embedded(order: Order, settings: Settings, *, api: str | None = None
             f"the embedded engine does not play {settings.engine}; it plays {', '.join(PLAYED)}. "
             "Give --base-url to measure a real one."
         )
-    flags = engine_flags(settings.knobs)
+    flags = engine_flags((*TELLING.get(settings.engine, ()), *settings.knobs))
     # Asked here as well, where a mistake is one line and wrong usage; the child would only be seen to end.
     read_flags(settings.engine, flags)
     find_gpu(settings.gpu)

@@ -120,13 +120,16 @@ def _packing(columns: Columns) -> dict[str, Any]:
 def _cache(meta: RunMeta, columns: Columns) -> dict[str, Any]:
     """Share of prompt tokens that came from the prefix cache, over successes whose server says so.
 
+    SGLang with `--enable-cache-report` says nothing where nothing was cached: there silence is 0.
+
     Where no answer says it, the server's counter over the whole run does. The counter takes in the warm-ups, which may all have
     been known to the server; so the share is what is surely left for the measured prompts.
     """
     cached = columns.ints("cached_tokens")
-    rows = columns.ok & (cached != NONE) & (columns.prompt_tokens > 0)
+    is_told = (cached != NONE) | (meta.engine_facts.get("cache_report") is True)
+    rows = columns.ok & is_told & (columns.prompt_tokens > 0)
     prompt = int(columns.prompt_tokens[rows].sum())
-    total = int(cached[rows].sum())
+    total = int(cached[rows & (cached != NONE)].sum())
     hits = meta.engine_facts.get("prefix_hit_tokens")
     if not rows.any() and isinstance(hits, int):
         rows = columns.ok

@@ -163,6 +163,16 @@ def test_a11_the_servers_counter_speaks_where_no_answer_says_what_was_cached(
     assert ("cache-assisted" in summary.marks) is is_marked
 
 
+def test_a11_silence_of_an_engine_that_reports_its_cache_is_nothing_cached() -> None:
+    """SGLang with --enable-cache-report tells cached tokens only where there are some: 1 of 4 prompts is 25 %, not 100 %."""
+    records = [row(0, [100.0], index=0, isl=10_000, cached=10_000)]
+    records += [row(0, [100.0], index=i, isl=10_000) for i in range(1, 4)]
+    run = run_of(records)
+    assert summarize(run).facts["cache"] == {"n": 1, "cached_tokens": 10_000, "share": 1.0}
+    summary = summarize(replace(run, meta=replace(run.meta, engine_facts={"cache_report": True})))
+    assert summary.facts["cache"] == {"n": 4, "cached_tokens": 10_000, "share": 0.25}
+
+
 @pytest.mark.parametrize(("cached", "is_marked"), [(99, False), (100, True), (0, False), (None, False)])
 def test_a11_the_limit_is_one_percent(cached: int | None, is_marked: bool) -> None:
     summary = summarize(run_of([row(0, [100.0], isl=10_000, cached=cached)]))

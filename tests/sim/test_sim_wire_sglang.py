@@ -11,7 +11,7 @@ from wire_parts import CREATED, MODEL, body, context, events
 
 from longbench_sched.sim import tokens
 from longbench_sched.sim.policy.sglang import SglangOptions
-from longbench_sched.sim.wire.base import Ask, Refused
+from longbench_sched.sim.wire.base import Ask, Refused, Route
 from longbench_sched.sim.wire.sglang import SglangDialect
 
 SGLANG = SglangDialect()
@@ -230,6 +230,22 @@ def test_metrics_must_be_asked_for_at_the_start() -> None:
     labels = '{engine_type="unified",model_name="tiny-llama",moe_ep_rank="0",pp_rank="0",tp_rank="0"}'
     assert f"sglang:num_running_reqs{labels} 0.0" in lines
     assert f"sglang:num_queue_reqs{labels} 0.0" in lines
+
+
+@pytest.mark.parametrize(("is_on", "cached", "told"), [(True, 2, True), (True, 0, False), (False, 2, False)])
+@pytest.mark.parametrize("route", ["completions", "chat"])
+def test_cached_tokens_are_told_where_there_are_some_and_the_flag_is_set(
+    route: Route, is_on: bool, cached: int, told: bool
+) -> None:
+    server = context("sglang", SglangOptions(enable_cache_report=is_on))
+    asked = {"messages": [{"role": "user", "content": "Hi"}]} if route == "chat" else {"prompt": "Hi"}
+    usages = {"include_usage": True, "continuous_usage_stats": True}
+    read = SGLANG.read(server, route, body(**asked, stream=True, stream_options=usages, max_tokens=2, ignore_eos=True))
+    stream = SGLANG.stream(read, "R", CREATED)
+    stream.cached = cached
+    written = [stream.token(1, None), stream.token(2, "length"), SGLANG.whole(read, "R", CREATED, 2, "length", cached)]
+    assert [b'"prompt_tokens_details":{"cached_tokens":2}' in data for data in written] == [told] * 3
+    assert written[1].count(b"cached_tokens") == 2 * told
 
 
 def test_tokenize_and_detokenize_are_inverse() -> None:

@@ -61,6 +61,7 @@ class SglangOptions:
     mem_fraction_static: float | None = None
     page_size: int = 1
     enable_metrics: bool = False
+    enable_cache_report: bool = False  # answers say how much of a prompt was cached
     schedule_policy: str = "fcfs"
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False

@@ -66,6 +66,7 @@ class Ask:
     continuous_usage: bool = False
     return_ids: bool = False
     detokenize: bool = True
+    cache_report: bool = False  # usage tells cached prompt tokens
 
 
 Aborted = Literal["all"] | tuple[str, ...]  # request ids

@@ -83,11 +83,16 @@ def _native_bad(message: str) -> Answer:
     return Answer.json({"error": {"message": message}}, 400)
 
 
-def _usage(isl: int, n: int) -> bytes:
+def _usage(ask: Ask, n: int, cached: int) -> bytes:
     return (
-        b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null,"reasoning_tokens":0,'
-        b'"completion_tokens_details":null}' % (isl, isl + n, n)
+        b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":%b,"reasoning_tokens":0,'
+        b'"completion_tokens_details":null}' % (ask.isl, ask.isl + n, n, _details(ask, cached) or b"null")
     )
+
+
+def _details(ask: Ask, cached: int) -> bytes:
+    """Cached prompt tokens as usage tells them: with --enable-cache-report, and where there are any; else empty."""
+    return b'{"cached_tokens":%d}' % cached if ask.cache_report and cached else b""
 
 
 @dataclass(slots=True)
@@ -116,16 +121,18 @@ class _CompletionStream:
                 finish_json(finish),
                 b"%d" % tokens.EOS if is_eos else b"null",
                 ids,
-                _usage(ask.isl, n) if ask.continuous_usage else b"null",
+                _usage(ask, n, self.cached) if ask.continuous_usage else b"null",
             )
         )
         if finish is None:
             return event
         if ask.include_usage:
-            usage = b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"reasoning_tokens":0}' % (
+            details = _details(ask, self.cached)
+            usage = b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d%b,"reasoning_tokens":0}' % (
                 ask.isl,
                 ask.isl + n,
                 n,
+                b',"prompt_tokens_details":' + details if details else b"",
             )
             event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, usage))
         return event + END
@@ -153,7 +160,7 @@ class _ChatStream:
             out += frame(
                 b'%b"choices":[{"index":0,"delta":{"reasoning_content":null,"content":"%b"},"logprobs":null,"finish_reason":null,'
                 b'"matched_stop":null}]%b}\n\n'
-                % (self.id, text, b',"usage":%b' % _usage(ask.isl, n) if ask.continuous_usage else b"")
+                % (self.id, text, b',"usage":%b' % _usage(ask, n, self.cached) if ask.continuous_usage else b"")
             )
         if finish is None:
             return out
@@ -162,7 +169,7 @@ class _ChatStream:
             % (self.id, finish.encode(), b"%d" % tokens.EOS if is_eos else b"null")
         )
         if ask.include_usage:
-            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n)))
+            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask, n, self.cached)))
         return out + END
 
 
@@ -249,6 +256,7 @@ class SglangDialect:
             include_usage=options.get("include_usage") is True,
             continuous_usage=options.get("continuous_usage_stats") is True,
             return_ids=asked.get("return_token_ids") is True,
+            cache_report=_reports_cache(context),
         )
 
     def check_room(self, context: Context, ask: Ask) -> None:
@@ -291,7 +299,7 @@ class SglangDialect:
         versions = [{"version": "default", "start": 0, "end": n}]
         answer = head_of_whole(ask, request_id, created) | {
             "choices": [choice],
-            "usage": orjson.Fragment(_usage(ask.isl, n)),
+            "usage": orjson.Fragment(_usage(ask, n, cached)),
             "metadata": {"weight_version": "default", "weight_versions": versions},
         }
         return orjson.dumps(answer)
@@ -383,6 +391,12 @@ def _check_room(context: int, refuse: Callable[[str], Answer]) -> Check:
             raise Refused(refuse(words))
 
     return check
+
+
+def _reports_cache(context: Context) -> bool:
+    options = context.engine.options
+    assert isinstance(options, SglangOptions)
+    return options.enable_cache_report
 
 
 def _queue_full(ask: Ask) -> Answer:
