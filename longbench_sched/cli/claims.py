@@ -37,7 +37,7 @@ def claims(
     ] = None,
 ) -> int:
     """Which published claims about long-context scheduling hold? Runs the experiment of each on the simulated engine."""
-    from longbench_sched.cli import claiming
+    from longbench_sched.cli import claiming, pages
     from longbench_sched.cli.exports import open_exports, uses_stdout
     from longbench_sched.errors import EXIT_OK
 
@@ -47,4 +47,5 @@ def claims(
         if not uses_stdout(export or []):
             claiming.show(result, explain=explain, figures=figures)
         claiming.write(result, exports)
+        pages.say_written(exports)
     return EXIT_OK

@@ -20,7 +20,7 @@ from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target
 from longbench_sched.cli.exports import Export, open_exports
 from longbench_sched.cli.measure import Measured, Order, Place, Timing, measure
 from longbench_sched.cli.provenance import versions
-from longbench_sched.cli.run_flags import read_overrides, read_timing
+from longbench_sched.cli.run_flags import check_engine_flags, read_overrides, read_timing
 from longbench_sched.compare.comparison import Side, compare
 from longbench_sched.compare.point import point_of
 from longbench_sched.engine import find_engine
@@ -145,6 +145,7 @@ def _experiment_of_flags(given: Mapping[str, Any]) -> Experiment:
 
 
 def _single_target(given: Mapping[str, Any]) -> TargetSpec:
+    check_engine_flags(given)
     engine, base_url = given["engine"], given["base_url"]
     if base_url is not None and engine is None:
         raise UsageError("--base-url needs --engine: vllm, sglang, trtllm, triton or openai says how to talk to it.")

@@ -50,4 +50,5 @@ def import_results(
         if not uses_stdout(export or []):
             pages.print_page(summaries)
         pages.write_exports(summaries, exports)
+        pages.say_written(exports)
     return EXIT_OK

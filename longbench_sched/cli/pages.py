@@ -55,6 +55,7 @@ def say_page(page: Page, exports: Sequence[Export]) -> None:
         output.emit(terminal.render(page, columns=columns, colour=colour))
     for export in exports:
         export.write(export.format.render(page))
+    say_written(exports)
 
 
 def write_exports(
@@ -69,6 +70,13 @@ def write_exports(
     page = _page(summaries, files, steps)
     for export in exports:
         export.write(export.format.render(page))
+
+
+def say_written(exports: Sequence[Export], more: Sequence[Path] = ()) -> None:
+    """Say which files were written, in one line; none of it is the result."""
+    names = [export.name for export in exports if export.file is not None] + [str(path) for path in more]
+    if names:
+        output.say(f"  Written  {', '.join(names)}")
 
 
 def report_as(tool: str, names: Sequence[str], folder: str, exports: Sequence[str]) -> int:
@@ -89,14 +97,15 @@ def report_as(tool: str, names: Sequence[str], folder: str, exports: Sequence[st
     return EXIT_OK
 
 
-def write_charts(summaries: Sequence[Summary], exports: Sequence[Export], form: str) -> None:
-    """Draw the charts beside each exported Markdown, and show them at its end. Raises StoreError, UsageError."""
+def write_charts(summaries: Sequence[Summary], exports: Sequence[Export], form: str) -> list[Path]:
+    """Draw the charts beside each exported Markdown, and show them at its end. The pictures; raises StoreError, UsageError."""
     from longbench_sched.report import markdown
     from longbench_sched.report.charts import charts
     from longbench_sched.report.drawing import to_png, to_svg
     from longbench_sched.store.atomic import write_atomically
 
     drawn = [(chart, to_png(chart.spec) if form == "png" else to_svg(chart.spec).encode()) for chart in charts(summaries)]
+    written: list[Path] = []
     for export in exports:
         if export.format.name != "markdown" or export.file is None:
             continue
@@ -104,10 +113,11 @@ def write_charts(summaries: Sequence[Summary], exports: Sequence[Export], form: 
         for chart, data in drawn:
             name = f"{path.stem}-{chart.name}.{form}"
             write_atomically(path.with_name(name), partial(_put, data))
+            written.append(path.with_name(name))
             pictures.append((chart.caption, name))
         export.write(markdown.render(_page(summaries, None, None), pictures))
+    return written
 
 
 def _put(data: bytes, file: BinaryIO) -> None:
     file.write(data)
-

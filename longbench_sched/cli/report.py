@@ -76,6 +76,6 @@ def report(
         if opened:
             summaries = pages.summaries_of(runs, results, goodput, with_curves=shows_curves(opened) or charts is not None)
             pages.write_exports(summaries, opened, steps=steps)
-            if charts is not None:
-                pages.write_charts(summaries, opened, charts)
+            pictures = [] if charts is None else pages.write_charts(summaries, opened, charts)
+            pages.say_written(opened, pictures)
     return EXIT_OK

@@ -199,7 +199,7 @@ def run(
     from longbench_sched.cli.experiments import is_experiment, run_experiment
     from longbench_sched.cli.exports import open_exports
     from longbench_sched.cli.measure import Order, measure
-    from longbench_sched.cli.run_flags import read_overrides, read_timing
+    from longbench_sched.cli.run_flags import check_engine_flags, read_overrides, read_timing
     from longbench_sched.errors import UsageError
     from longbench_sched.store.atomic import check_writable
     from longbench_sched.workload.spec import load_workload
@@ -208,6 +208,7 @@ def run(
         return run_experiment(given)
     if workload is None:
         raise UsageError("which workload? Name one (`workloads` lists them), give a TOML file, or --resume an experiment.")
+    check_engine_flags(given)
     wanted = Order(
         workload=load_workload(workload, read_overrides(given)),
         seed=seed,

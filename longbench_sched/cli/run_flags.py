@@ -6,12 +6,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from longbench_sched.cli.embedded import Settings
 from longbench_sched.cli.engine_flags import one_of, read_timestamps
 from longbench_sched.cli.measure import Timing
+from longbench_sched.errors import UsageError
 from longbench_sched.load.timeouts import Timeouts
 from longbench_sched.slo import Slo
 from longbench_sched.workload import strict
 from longbench_sched.workload.overrides import Overrides
+
+_OF_A_SERVER = ("model", "header", "api_key_env", "ca_file", "insecure")
+
+
+def check_engine_flags(given: Mapping[str, Any]) -> None:
+    """Raise UsageError for a flag that the engine of these flags has no use for: it would be ignored without a word."""
+    usual = Settings()
+    of_the_embedded = {"gpu": usual.gpu, "sim_model": usual.model, "sim_set": None, "time_scale": usual.time_scale}
+    if given["base_url"] is None:
+        idle = [name for name in _OF_A_SERVER if given[name]]
+        why = "without --base-url the embedded engine is measured, which has no use for it. Give --base-url, or leave it out."
+    else:
+        idle = [name for name, value in of_the_embedded.items() if (given[name] or None) != value]
+        why = "that is for the embedded engine, and --base-url names another. Leave one of them out."
+    if idle:
+        flags = ", ".join("--" + name.replace("_", "-") for name in idle)
+        raise UsageError(f"{flags}: {why}")
 
 
 def read_overrides(given: Mapping[str, Any]) -> Overrides:

@@ -122,10 +122,13 @@ def test_report_writes_every_format_and_markdown_to_stdout_by_default(
     exports = [word for name in names for word in ("--export", name)]
     capsys.readouterr()
     assert main(["report", "latest", "--output-dir", str(results), *exports]) == 0
-    assert capsys.readouterr().out == ""
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"  Written  {', '.join(names)}\n"
     assert [Path(name).stat().st_size > 100 for name in names] == [True] * 5
     assert main(["report", "latest", "--output-dir", str(results)]) == 0
-    assert capsys.readouterr().out == Path(names[0]).read_text()
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (Path(names[0]).read_text(), "")
 
 
 def test_several_runs_stand_in_one_table(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,8 +194,10 @@ def test_a_run_without_a_target_measures_the_embedded_engine_on_its_own_clock(
         (["--sim-set", "bogus=1"], "--bogus is not a flag"),
         (["--sim-set", "max_num_seqs"], "is not KNOB=VALUE"),
         (["--time-scale", "0"], "--time-scale"),
+        (["--header", "X-Team: a", "--model", "m"], "--model, --header: without --base-url the embedded engine is measured"),
+        (["--api-key-env", "KEY", "--num-runs", "2"], "--api-key-env: without --base-url"),
     ],
-    ids=["engine", "typo", "gpu", "model", "knob", "knob-form", "time-scale"],
+    ids=["engine", "typo", "gpu", "model", "knob", "knob-form", "time-scale", "of-a-server", "of-a-server-in-an-experiment"],
 )
 def test_an_embedded_engine_that_cannot_be_is_wrong_usage(
     flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -427,6 +427,7 @@ def test_a16_what_the_template_adds_marks_no_row_and_a_prompt_that_was_cut_does(
         (["--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: that variable is not set"),
         (["--request-rate", "1", "--concurrency", "2"], "give one of them"),
         (["--nonsense"], "No such option"),
+        (["--gpu", "H100", "--sim-set", "max_num_seqs=8"], "--gpu, --sim-set: that is for the embedded engine, and --base-url"),
         (["--base-url", "localhost:8000"], "is not an http:// or https:// address"),
         (["--prompts", "/no/such/corpus.txt"], "does not exist"),
     ],
