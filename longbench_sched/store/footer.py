@@ -16,6 +16,34 @@ from longbench_sched.run import SCHEMA_VERSION, ClientHealth, RunMeta
 
 _USERINFO = re.compile(r"(://)[^/\s@]+@")
 _JSON_TYPES: Mapping[str, Any] = {"str": str, "int": int, "float": int | float, "bool": bool}
+# What readers rely on inside those mappings. A field that is not there is not known; one that is there is of its type.
+_NESTED: Mapping[str, str] = {
+    "plan.requests": "int",
+    "plan.lanes": "tuple[Mapping[str, Any], ...]",
+    "plan.isl": "Mapping[str, float | None]",
+    "plan.osl": "Mapping[str, float | None]",
+    "plan.shared_prefix_tokens": "int",
+    "plan.notes": "tuple[str, ...]",
+    "plan.extra": "Mapping[str, str]",
+    "target.cell": "Mapping[str, Any]",
+    "target.trace": "str",
+    "experiment.id": "str",
+    "experiment.target_place": "int",
+    "experiment.params": "Mapping[str, Any]",
+    "origin.unknown": "tuple[str, ...]",
+}
+_LANE: Mapping[str, str] = {
+    "name": "str",
+    "requests": "int",
+    "duration_s": "float | None",
+    "loop": "str",
+    "concurrency": "int",
+    "steps": "tuple[tuple[float, ...], ...]",
+    "process": "str",
+    "rate_per_s": "float | None",
+    "max_in_flight": "int | None",
+}
+_WORDS = {"str": "text", "int": "whole number", "float": "number", "bool": "truth value"}
 _SECRET_NAMES = frozenset(
     {"api_key", "apikey", "authorization", "password", "secret", "token", "userinfo", "proxy_authorization"}
 )
@@ -41,7 +69,9 @@ def decode_meta(data: bytes, where: str) -> RunMeta:
     refuse_newer(fields.get("schema_version"), where)
     try:
         client = ClientHealth(**_known(ClientHealth, fields.pop("client", {}), where))
-        return RunMeta(client=client, **{name: _frozen(name, value) for name, value in _known(RunMeta, fields, where).items()})
+        known = _known(RunMeta, fields, where)
+        _check_nested(known, where)
+        return RunMeta(client=client, **{name: _frozen(name, value) for name, value in known.items()})
     except TypeError as error:
         raise StoreError(f"{where} is damaged: its metadata lacks a field ({error}). Restore it from a copy.") from None
 
@@ -63,8 +93,32 @@ def _known(kind: type, fields: object, where: str) -> dict[str, Any]:
     known = {name: value for name, value in fields.items() if name in types} if isinstance(fields, dict) else {}
     for name, value in known.items():
         if not _is_of(value, types[name]) or (name == "time_scale" and value <= 0):
-            raise StoreError(f"{where} is damaged: {name} in its metadata is no {types[name]}. Restore it from a copy.")
+            raise _damaged(where, name, types[name])
     return known
+
+
+def _check_nested(fields: Mapping[str, Any], where: str) -> None:
+    """Raise StoreError for a field within a mapping that is of another type than its readers expect."""
+    for path, annotation in _NESTED.items():
+        outer, _, name = path.partition(".")
+        holder = fields.get(outer, {})
+        if name in holder and not _is_of(holder[name], annotation):
+            raise _damaged(where, path, annotation)
+    for place, lane in enumerate(fields.get("plan", {}).get("lanes", ())):
+        for name, annotation in _LANE.items():
+            if name in lane and not _is_of(lane[name], annotation):
+                raise _damaged(where, f"plan.lanes[{place}].{name}", annotation)
+
+
+def _damaged(where: str, name: str, annotation: str) -> StoreError:
+    return StoreError(f"{where} is damaged: {name} in its metadata is no {_in_words(annotation)}. Restore it from a copy.")
+
+
+def _in_words(annotation: str) -> str:
+    outer, _, inner = annotation.removesuffix(" | None").partition("[")
+    if outer == "tuple":
+        return f"list of {_in_words(inner.removesuffix(', ...]'))}s"
+    return _WORDS.get(outer, "object")
 
 
 def _is_of(value: object, annotation: str) -> bool:
