@@ -63,9 +63,9 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def time_unit(largest_s: float) -> tuple[float, str]:
-    """Factor and unit in which a column of times reads best, given its largest value in seconds."""
+    """Factor and unit in which a column of times reads best, given its largest value in seconds; 0 is 0 s."""
     for factor, unit, limit in ((1.0, "s", 1.0), (1e3, "ms", 1e-3), (1e6, "us", 0.0)):
-        if abs(largest_s) >= limit:
+        if largest_s and abs(largest_s) >= limit:
             return factor, unit
     return 1.0, "s"
 

@@ -98,6 +98,12 @@ def test_a_median_of_0_does_not_choose_the_unit() -> None:
     assert "ITL  ms  4.47    0  14.4  20.0  34.4  151  2032  0 … 1.62" in text
 
 
+def test_a_steady_window_from_the_start_on_begins_at_0_s() -> None:
+    steady = Section("steady", 0.0, 9.0, handmade.make_stats(20), {})
+    text = render(build_page([handmade.make_summary(steady=steady)]))
+    assert "Steady window, 9.00 s from 0 s on" in text
+
+
 def test_p99_of_fewer_than_100_values_is_marked() -> None:
     few, many = (
         render(build_page([handmade.make_summary(whole=Section("whole", 0, 10, handmade.make_stats(n), {}), steady=None)]))
