@@ -239,7 +239,8 @@ def _server_late(summary: Summary) -> Seen | None:
     return (
         f"The embedded engine sent its tokens late by {_time(late_s)} at p99, in engine time (limit {_time(limit_s)}).",
         "This machine is too busy to keep the simulated clock at this speed.",
-        "Use a smaller --time-scale, fewer requests in flight, or an idler machine.",
+        (f"Use a smaller --time-scale than {summary.meta.time_scale:g}, " if summary.meta.time_scale > 1 else "Use ")
+        + "fewer requests in flight, or an idler machine.",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,13 @@ def test_every_warning_has_a_cause_and_a_next_step_without_line_breaks() -> None
                 assert "\n" not in words
                 assert "None" not in words
                 assert "nan" not in words
+
+
+@pytest.mark.parametrize(("scale", "is_named"), [(1.0, False), (6.0, True)])
+def test_a_slower_clock_is_advised_only_where_it_can_be_had(scale: float, is_named: bool) -> None:
+    run = run_of(streams(), client=health(server_lateness_p99_ms=50.0))
+    (advice,) = [
+        one for one in summarize(replace(run, meta=replace(run.meta, time_scale=scale))).advice if one.id == "SERVER-LATE"
+    ]
+    assert ("--time-scale" in advice.next_step) is is_named
+    assert "fewer requests in flight" in advice.next_step

@@ -28,7 +28,7 @@ GOLDEN = {
     "decode-heavy": "2861d204d937a144d6438448b041beebda99bb4bee101ecb44b980caa763cdbd",
     "interference": "a4aaf110ef1bbd8abf6e715bbce748c958bf9f306a30e24f136e7712be8c5e8a",
     "prefill-heavy": "a4d6e37aab96fd04eef75def4a73e512ca074daf161dab6fa6b724b91349a35c",
-    "smoke": "bb6f31bd25a6a9f4437fd6cf7c6dc2bf90d90e0df319f4ccb4734438d114c112",
+    "smoke": "98fcd615ed0a8ec7d95296aec08a6e71aee313b33f90ea03f95b4b6dc73a77d7",
 }
 
 
