@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from longbench_sched import __version__
 from longbench_sched.cli import (
@@ -32,10 +31,11 @@ from longbench_sched.cli import (
     simulate,
     workloads,
 )
+from longbench_sched.cli.plain_help import PlainCommand, PlainGroup
 from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_USAGE, LongbenchError
 
 
-class _Commands(TyperGroup):
+class _Commands(PlainGroup):
     """The commands; one that is interrupted says so, which typer would end without a word."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -56,20 +56,24 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-app.command("run", epilog=run.EXAMPLES)(run.run)
-app.command("show", epilog=show.EXAMPLES)(show.show)
-app.command("report", epilog=report.EXAMPLES)(report.report)
-app.command("import", epilog=imports.EXAMPLES)(imports.import_results)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
-app.command("check", epilog=check.EXAMPLES)(check.check)
-app.add_typer(baseline.app, name="baseline", epilog=baseline.EXAMPLES)
-app.command("power", epilog=power.EXAMPLES)(power.power)
-app.command("workloads", epilog=workloads.EXAMPLES)(workloads.workloads)
-app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.CONTEXT_SETTINGS)(serve.serve)
-app.command("simulate", epilog=simulate.EXAMPLES, context_settings=simulate.CONTEXT_SETTINGS)(simulate.simulate)
-app.command("calibrate", epilog=calibrate.EXAMPLES, context_settings=calibrate.CONTEXT_SETTINGS)(calibrate.calibrate)
-app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
-app.command("headline", epilog=headline.EXAMPLES)(headline.headline)
+app.command("run", cls=PlainCommand, epilog=run.EXAMPLES)(run.run)
+app.command("show", cls=PlainCommand, epilog=show.EXAMPLES)(show.show)
+app.command("report", cls=PlainCommand, epilog=report.EXAMPLES)(report.report)
+app.command("import", cls=PlainCommand, epilog=imports.EXAMPLES)(imports.import_results)
+app.command("compare", cls=PlainCommand, epilog=compare.EXAMPLES)(compare.compare)
+app.command("check", cls=PlainCommand, epilog=check.EXAMPLES)(check.check)
+app.add_typer(baseline.app, cls=PlainGroup, name="baseline", epilog=baseline.EXAMPLES)
+app.command("power", cls=PlainCommand, epilog=power.EXAMPLES)(power.power)
+app.command("workloads", cls=PlainCommand, epilog=workloads.EXAMPLES)(workloads.workloads)
+app.command("serve", cls=PlainCommand, epilog=serve.EXAMPLES, context_settings=serve.CONTEXT_SETTINGS)(serve.serve)
+app.command("simulate", cls=PlainCommand, epilog=simulate.EXAMPLES, context_settings=simulate.CONTEXT_SETTINGS)(
+    simulate.simulate
+)
+app.command("calibrate", cls=PlainCommand, epilog=calibrate.EXAMPLES, context_settings=calibrate.CONTEXT_SETTINGS)(
+    calibrate.calibrate
+)
+app.command("claims", cls=PlainCommand, epilog=claims.EXAMPLES)(claims.claims)
+app.command("headline", cls=PlainCommand, epilog=headline.EXAMPLES)(headline.headline)
 
 
 def _print_version(wanted: bool) -> None:

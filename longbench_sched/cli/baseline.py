@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longbench_sched.cli.plain_help import PlainCommand
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -35,7 +37,7 @@ def _about() -> None:
     """Which runs is a build held against? Saves, lists and replaces named sets of runs."""
 
 
-@app.command("save")
+@app.command("save", cls=PlainCommand)
 def save(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "results") -> int:
     """How do I keep these runs as a baseline? Saves them under a new name."""
     from longbench_sched.compare.baseline import encode_baseline, make_baseline
@@ -51,7 +53,7 @@ def save(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "results"
     return EXIT_OK
 
 
-@app.command("promote")
+@app.command("promote", cls=PlainCommand)
 def promote(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "results") -> int:
     """How do I make these runs the new baseline? Replaces it; what was there stays in its history."""
     from longbench_sched.compare import baseline
@@ -65,7 +67,7 @@ def promote(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "resul
     return EXIT_OK
 
 
-@app.command("list")
+@app.command("list", cls=PlainCommand)
 def list_(results: _Folder = "results") -> int:
     """Which baselines are there? Lists them with their reasons, machines and ages."""
     from pathlib import Path

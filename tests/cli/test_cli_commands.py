@@ -157,7 +157,9 @@ def test_the_digests_of_a_workload_are_those_on_the_pages_of_its_runs(
     def shown(*arguments: str) -> dict[str, str]:
         capsys.readouterr()
         assert main(list(arguments)) == 0
-        return {name: digits[:6] for name, digits in re.findall(r"\b(plan|schedule) +([0-9a-f]{6,64})\b", capsys.readouterr().out)}
+        return {
+            name: digits[:6] for name, digits in re.findall(r"\b(plan|schedule) +([0-9a-f]{6,64})\b", capsys.readouterr().out)
+        }
 
     previewed = shown("workloads", workload)
     assert set(previewed) == {"plan", "schedule"}
@@ -359,3 +361,13 @@ def test_a_documented_command_has_only_flags_that_exist(line: str) -> None:
     n_values = sum(not getattr(known[flag], "is_flag", False) for flag in flags)
     arguments = len(words) - len(flags) - n_values
     assert arguments >= sum(p.required for p in command.params if p.param_type_name == "argument")
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["claims"], ["baseline"], ["baseline", "save"]], ids=" ".join)
+def test_the_help_names_no_type_beside_a_flag_that_takes_no_value(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "--help" in printed
+    assert not re.search(r"<bool>|BOOLEAN", printed)
