@@ -164,7 +164,15 @@ def frame(payload: bytes) -> bytes:
 
 
 END = frame(DONE) + LAST_CHUNK  # of every stream
-FIRST_TEXT = b'"choices":[{"index":0,"text":"'  # of a completion's event, behind its opening
+
+
+@dataclass(slots=True)
+class Events:
+    """The events of a streamed answer."""
+
+    ask: Ask
+    opening: bytes  # how each begins
+    cached: int = 0
 
 
 def opening(ask: Ask, answer_id: str | None, created: int) -> bytes:

@@ -20,7 +20,6 @@ from longbench_sched.sim.wire.base import (
     DONE,
     END,
     EVENTS,
-    FIRST_TEXT,
     N_SPEECH,
     SPEECH_JSON,
     SPEECH_TEXT,
@@ -30,6 +29,7 @@ from longbench_sched.sim.wire.base import (
     Ask,
     Check,
     Context,
+    Events,
     Refused,
     Route,
     Stream,
@@ -95,14 +95,10 @@ def _details(ask: Ask, cached: int) -> bytes:
     return b'{"cached_tokens":%d}' % cached if ask.cache_report and cached else b""
 
 
-@dataclass(slots=True)
-class _CompletionStream:
+class _CompletionStream(Events):
     """Events of /v1/completions: the last one carries token and finish reason."""
 
-    ask: Ask
-    head: bytes
-    id: bytes
-    cached: int = 0
+    __slots__ = ()
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
@@ -114,9 +110,9 @@ class _CompletionStream:
             if n == k:
                 ids += b',"prompt_token_ids":%b' % id_list(ask.prompt)
         event = frame(
-            b'%b%b","logprobs":null,"finish_reason":%b,"matched_stop":%b%b}],"usage":%b}\n\n'
+            b'%b"choices":[{"index":0,"text":"%b","logprobs":null,"finish_reason":%b,"matched_stop":%b%b}],"usage":%b}\n\n'
             % (
-                self.head,
+                self.opening,
                 text,
                 finish_json(finish),
                 b"%d" % tokens.EOS if is_eos else b"null",
@@ -134,17 +130,14 @@ class _CompletionStream:
                 n,
                 b',"prompt_tokens_details":' + details if details else b"",
             )
-            event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, usage))
+            event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.opening, usage))
         return event + END
 
 
-@dataclass(slots=True)
-class _ChatStream:
+class _ChatStream(Events):
     """Events of /v1/chat/completions."""
 
-    ask: Ask
-    id: bytes
-    cached: int = 0
+    __slots__ = ()
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
@@ -154,22 +147,22 @@ class _ChatStream:
         if n == k:
             out = frame(
                 b'%b"choices":[{"index":0,"delta":{"reasoning_content":null,"role":"assistant","content":""},"logprobs":null,'
-                b'"finish_reason":null,"matched_stop":null}]}\n\n' % self.id
+                b'"finish_reason":null,"matched_stop":null}]}\n\n' % self.opening
             )
         if text:
             out += frame(
                 b'%b"choices":[{"index":0,"delta":{"reasoning_content":null,"content":"%b"},"logprobs":null,"finish_reason":null,'
                 b'"matched_stop":null}]%b}\n\n'
-                % (self.id, text, b',"usage":%b' % _usage(ask, n, self.cached) if ask.continuous_usage else b"")
+                % (self.opening, text, b',"usage":%b' % _usage(ask, n, self.cached) if ask.continuous_usage else b"")
             )
         if finish is None:
             return out
         out += frame(
             b'%b"choices":[{"index":0,"delta":{"reasoning_content":null},"logprobs":null,"finish_reason":"%b","matched_stop":%b}]}\n\n'
-            % (self.id, finish.encode(), b"%d" % tokens.EOS if is_eos else b"null")
+            % (self.opening, finish.encode(), b"%d" % tokens.EOS if is_eos else b"null")
         )
         if ask.include_usage:
-            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask, n, self.cached)))
+            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.opening, _usage(ask, n, self.cached)))
         return out + END
 
 
@@ -270,10 +263,8 @@ class SglangDialect:
         """The encoder of a streamed answer."""
         if ask.route == "generate":
             return _GenerateStream(ask, request_id or "")
-        start = opening(ask, request_id, created)
-        if ask.route == "chat":
-            return _ChatStream(ask, start)
-        return _CompletionStream(ask, start + FIRST_TEXT, start)
+        kind = _ChatStream if ask.route == "chat" else _CompletionStream
+        return kind(ask, opening(ask, request_id, created))
 
     def aborted(self, path: str, body: bytes) -> Aborted | None:
         """By its id, or all of them."""

@@ -8,7 +8,6 @@ settings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -16,15 +15,16 @@ import orjson
 from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.wire.base import (
     END,
-    FIRST_TEXT,
     WHOLE_JSON,
     WHOLE_TEXT,
     Aborted,
     Answer,
     Ask,
     Context,
+    Events,
     Refused,
     Route,
+    Stream,
     check_one_choice,
     finish_json,
     frame,
@@ -96,23 +96,19 @@ def _usage(isl: int, n: int, cached: int) -> bytes:
     )
 
 
-@dataclass(slots=True)
-class _CompletionStream:
+class _CompletionStream(Events):
     """Events of /v1/completions; with `detokenize: false` ids and no text."""
 
-    ask: Ask
-    head: bytes
-    id: bytes
-    cached: int = 0
+    __slots__ = ()
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
         text = spoken(ask, n, k, WHOLE_JSON) if ask.detokenize else b""
         ids = b"null" if ask.detokenize else spoken_ids(ask, n, k)
         event = frame(
-            b'%b%b","token_ids":%b,"logprobs":null,"finish_reason":%b,"stop_reason":null,"avg_decoded_tokens_per_iter":1.0}],"usage":%b}\n\n'
+            b'%b"choices":[{"index":0,"text":"%b","token_ids":%b,"logprobs":null,"finish_reason":%b,"stop_reason":null,"avg_decoded_tokens_per_iter":1.0}],"usage":%b}\n\n'
             % (
-                self.head,
+                self.opening,
                 text,
                 ids,
                 finish_json(finish),
@@ -122,35 +118,32 @@ class _CompletionStream:
         if finish is None:
             return event
         if ask.include_usage:
-            event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n, self.cached)))
+            event += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.opening, _usage(ask.isl, n, self.cached)))
         return event + END
 
 
-@dataclass(slots=True)
-class _ChatStream:
+class _ChatStream(Events):
     """Events of /v1/chat/completions: a role event, one a token, then a finish event with empty content."""
 
-    ask: Ask
-    id: bytes
-    cached: int = 0
+    __slots__ = ()
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
         text = spoken(ask, n, k, WHOLE_JSON)
         usage = b',"usage":%b' % _usage(ask.isl, n, self.cached) if ask.continuous_usage else b""
-        out = frame(b'%b"choices":[{"index":0,"delta":{"role":"assistant"}}]} \n\n' % self.id) if n == k else b""
+        out = frame(b'%b"choices":[{"index":0,"delta":{"role":"assistant"}}]} \n\n' % self.opening) if n == k else b""
         out += frame(
             b'%b"choices":[{"index":0,"delta":{"content":"%b","reasoning_content":""},"avg_decoded_tokens_per_iter":1.0}]%b}\n\n'
-            % (self.id, text, usage)
+            % (self.opening, text, usage)
         )
         if finish is None:
             return out
         out += frame(
             b'%b"choices":[{"index":0,"delta":{"content":"","reasoning_content":""},"finish_reason":"%b","avg_decoded_tokens_per_iter":1.0}]%b}\n\n'
-            % (self.id, finish.encode(), usage)
+            % (self.opening, finish.encode(), usage)
         )
         if ask.include_usage:
-            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.id, _usage(ask.isl, n, self.cached)))
+            out += frame(b'%b"choices":[],"usage":%b}\n\n' % (self.opening, _usage(ask.isl, n, self.cached)))
         return out + END
 
 
@@ -232,12 +225,10 @@ class TrtllmDialect:
     def check_room(self, context: Context, ask: Ask) -> None:
         """The queue has no end."""
 
-    def stream(self, ask: Ask, request_id: str | None, created: int) -> _CompletionStream | _ChatStream:
+    def stream(self, ask: Ask, request_id: str | None, created: int) -> Stream:
         """The encoder of a streamed answer."""
-        start = opening(ask, prefixed(ask, request_id), created)
-        if ask.route == "chat":
-            return _ChatStream(ask, start)
-        return _CompletionStream(ask, start + FIRST_TEXT, start)
+        kind = _ChatStream if ask.route == "chat" else _CompletionStream
+        return kind(ask, opening(ask, prefixed(ask, request_id), created))
 
     def aborted(self, path: str, body: bytes) -> Aborted | None:
         """There is no such route: a client that leaves aborts."""

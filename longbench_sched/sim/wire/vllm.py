@@ -8,7 +8,7 @@ a role event together with the first token; the last token carries the finish re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -17,15 +17,16 @@ from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
 from longbench_sched.sim.wire import prometheus
 from longbench_sched.sim.wire.base import (
     END,
-    FIRST_TEXT,
     SPEECH_JSON,
     TEXT,
     Aborted,
     Answer,
     Ask,
     Context,
+    Events,
     Refused,
     Route,
+    Stream,
     check_one_choice,
     detokenize,
     finish_json,
@@ -69,48 +70,44 @@ def _bad(message: str) -> Answer:
     return error(400, "BadRequestError", message)
 
 
-@dataclass(slots=True)
-class _CompletionStream:
+class _CompletionStream(Events):
     """Events of /v1/completions."""
 
-    ask: Ask
-    head: bytes
-    id: bytes
-    cached: int = 0
+    __slots__ = ()
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
         text = spoken(ask, n, k, SPEECH_JSON)
         if finish is None and n > k and not ask.return_ids and not ask.continuous_usage:  # nearly all there is to write
             return frame(
-                b'%b%b","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
-                % (self.head, text)
+                b'%b"choices":[{"index":0,"text":"%b","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
+                % (self.opening, text)
             )
         ids = spoken_ids(ask, n, k) if ask.return_ids else b"null"
         prompt_ids = id_list(ask.prompt) if ask.return_ids and n == k else b"null"
-        payload = b'%b%b","logprobs":null,"finish_reason":%b,"stop_reason":null,"prompt_token_ids":%b,"token_ids":%b}]' % (
-            self.head,
-            text,
-            finish_json(finish),
-            prompt_ids,
-            ids,
+        payload = (
+            b'%b"choices":[{"index":0,"text":"%b","logprobs":null,"finish_reason":%b,"stop_reason":null,"prompt_token_ids":%b,"token_ids":%b}]'
+            % (
+                self.opening,
+                text,
+                finish_json(finish),
+                prompt_ids,
+                ids,
+            )
         )
         if ask.continuous_usage:
             payload += b',"usage":%b' % _usage(ask.isl, n)
         if finish is None:
             return frame(payload + b"}\n\n")
         if ask.include_usage:
-            return frame(payload + b"}\n\n") + _total(self.id, ask.isl, n) + END
+            return frame(payload + b"}\n\n") + _total(self.opening, ask.isl, n) + END
         return frame(payload + b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()) + END
 
 
-@dataclass(slots=True)
-class _ChatStream:
+class _ChatStream(Events):
     """Events of /v1/chat/completions."""
 
-    ask: Ask
-    id: bytes
-    cached: int = 0
+    __slots__ = ()
 
     def token(self, n: int, finish: str | None, k: int = 1) -> bytes:
         ask = self.ask
@@ -121,20 +118,14 @@ class _ChatStream:
         if finish is None:
             return role + frame(
                 b'%b"choices":[{"index":0,"delta":{"content":"%b"},"logprobs":null,"finish_reason":null,"token_ids":%b}]%b}\n\n'
-                % (self.id, text, ids, usage)
+                % (self.opening, text, ids, usage)
             )
         last = (
             b'%b"choices":[{"index":0,"delta":{"content":"%b"},"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":%b}]%b'
-            % (
-                self.id,
-                text,
-                finish.encode(),
-                ids,
-                usage,
-            )
+            % (self.opening, text, finish.encode(), ids, usage)
         )
         if ask.include_usage:
-            return role + frame(last + b"}\n\n") + _total(self.id, ask.isl, n) + END
+            return role + frame(last + b"}\n\n") + _total(self.opening, ask.isl, n) + END
         return role + frame(last + b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()) + END
 
     def _role(self) -> bytes:
@@ -143,7 +134,7 @@ class _ChatStream:
         prompt_ids = id_list(ask.prompt if ask.return_ids else None)
         return frame(
             b'%b"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]%b,"prompt_token_ids":%b,"prompt_text":null}\n\n'
-            % (self.id, usage, prompt_ids)
+            % (self.opening, usage, prompt_ids)
         )
 
 
@@ -195,7 +186,9 @@ class VllmDialect:
             prompt = read_messages(asked.get("messages"), bos and asked.get("add_special_tokens") is True, _invalid, check)
             wanted = read_chat_length(asked, _invalid)
         else:
-            prompt = read_prompt(asked.get("prompt"), model.vocab, bos and asked.get("add_special_tokens") is not False, _bad, check)
+            prompt = read_prompt(
+                asked.get("prompt"), model.vocab, bos and asked.get("add_special_tokens") is not False, _bad, check
+            )
             wanted = read_int(asked, "max_tokens", _invalid)
             wanted = _DEFAULT_MAX_TOKENS if wanted is None else wanted
         self._check_length(len(prompt), wanted, limit)
@@ -230,12 +223,10 @@ class VllmDialect:
             message = f"The server has {backlog} queued prompt tokens; {ask.isl} more exceed max_num_queued_tokens."
             raise Refused(error(503, "Service Unavailable", message), "max_num_queued_tokens")
 
-    def stream(self, ask: Ask, request_id: str | None, created: int) -> _CompletionStream | _ChatStream:
+    def stream(self, ask: Ask, request_id: str | None, created: int) -> Stream:
         """The encoder of a streamed answer."""
-        start = opening(ask, prefixed(ask, request_id), created)
-        if ask.route == "chat":
-            return _ChatStream(ask, start)
-        return _CompletionStream(ask, start + FIRST_TEXT, start)
+        kind = _ChatStream if ask.route == "chat" else _CompletionStream
+        return kind(ask, opening(ask, prefixed(ask, request_id), created))
 
     def aborted(self, path: str, body: bytes) -> Aborted | None:
         """As in dev mode: without ids, everything."""
