@@ -88,6 +88,8 @@ class PipedEngine(Engine):
     stage_cost: StageCost = field(kw_only=True)
     n_slots: int = field(kw_only=True)  # micro-batches on their way at most
     has_own_batches: bool = field(kw_only=True, default=False)  # every slot, as in SGLang
+    places: int = field(kw_only=True, default=0)  # requests that run at once, of all slots and of one
+    places_of_slot: int = field(kw_only=True, default=0)
     flight: deque[MicroBatch] = field(default_factory=deque)  # in the order in which they were sent
     _free_at_s: list[float] = field(default_factory=list)
     _slots: list[_Slot] = field(default_factory=list)
@@ -172,6 +174,10 @@ class PipedEngine(Engine):
         if last is not None:
             note = slot.note if isinstance(slot.note, SglangNote) else SglangNote(last.ratio)
             state.note = replace(note, ratio=last.ratio, chunked=last.chunked)
+        policy = self.policy
+        assert isinstance(policy, Sglang)
+        policy.elsewhere = others
+        policy.places = min(self.places_of_slot, len(own) + max(self.places - len(state.running), 0))
         state.running = own
         plan = self._schedule(now_s)
         slot.running, slot.note = [one for one in state.running if not one.is_partial], state.note
@@ -202,16 +208,16 @@ def in_stages(engine: Engine) -> PipedEngine:
         raise UsageError(
             "DeepSpeed-FastGen has no pipeline stages. Leave the pipeline-parallel size out, or give --engine sarathi."
         )
-    policy, state, n_slots = engine.policy, engine.state, layout.pp
+    policy, state, n_slots, places, cap = engine.policy, engine.state, layout.pp, 0, 0
     match options:
         case VllmV1Options():
             # A token comes back from the last stage before the next can be computed, so nothing is planned on trust.
             scheduled = replace(options, async_scheduling=False)
             policy, state = VllmV1(scheduled), vllm_state(scheduled, state.kv.total)
         case SglangOptions():
-            places = options.max_running(state.kv.total * state.kv.block_tokens) // layout.pp
-            cap = options.pp_max_micro_batch_size or max(places, 1)
-            policy = Sglang(replace(options, max_running_requests=cap), _dynamic(engine, options))
+            policy = Sglang(options, _dynamic(engine, options))
+            places = options.max_running(state.kv.total * state.kv.block_tokens)
+            cap = options.pp_max_micro_batch_size or max(places // layout.pp, 1)
             n_slots += options.pp_async_batch_depth
     return PipedEngine(
         engine.name,
@@ -225,6 +231,8 @@ def in_stages(engine: Engine) -> PipedEngine:
         stage_cost=StageCost.of(engine.cost, layout.stages(engine.model)),
         n_slots=n_slots,
         has_own_batches=isinstance(options, SglangOptions),
+        places=places,
+        places_of_slot=cap,
     )
 
 

@@ -110,6 +110,8 @@ class Sglang:
 
     options: SglangOptions
     next_chunk: Callable[[int], int] | None = None  # tokens of a prompt that are done -> of its next chunk; None: all alike
+    places: int | None = None  # of the pipeline slot that is visited; None: as the options say
+    elsewhere: SequenceOf[Sequence] = ()  # running in other slots, with memory of their own to come
 
     @property
     def init_ratio(self) -> float:
@@ -172,6 +174,8 @@ class Sglang:
         return self._decode(state, plan, decoding)
 
     def _places(self, state: SchedulerState) -> int:
+        if self.places is not None:
+            return self.places
         return self.options.max_running(state.kv.total * state.kv.block_tokens)
 
     # -- prefill
@@ -212,7 +216,7 @@ class Sglang:
             state,
             input_left=options.max_prefill_tokens - n_mixed,
             chunk_left=chunk - n_mixed if chunk > 0 else None,
-            total_offset=n_mixed + sum(self._reserve(sequence, ratio) for sequence in decoding),
+            total_offset=n_mixed + sum(self._reserve(sequence, ratio) for sequence in (*decoding, *self.elsewhere)),
             current_offset=n_mixed,
             ratio=ratio,
         )
@@ -236,7 +240,9 @@ class Sglang:
                 most = room_left_for_shorter(chunked, queue, batch.chunk_left, batch.page)
                 is_cut_short = most is not None and most < n
                 n = min(n, most) if most is not None else n
-        if n <= 0:  # mixed decodes have spent the chunk
+        if self.elsewhere:  # decodes of other slots may have taken what it was admitted with
+            n = min(n, batch.state.kv.free * batch.page)
+        if n <= 0:  # mixed decodes have spent the chunk, or memory has
             batch.chunked = chunked
             return
         new_tokens = min(chunked.max_new, CLIP_MAX_NEW_TOKENS)
@@ -445,7 +451,7 @@ class Sglang:
             state.settle()
             for sequence, limit in plan.lookups:
                 kv.look_up(sequence, limit)
-            while len(staying) > 1:
+            while len(staying) > (0 if self.elsewhere else 1):
                 need = sum(n for _, n in self._growth(state, staying))
                 wanted = len(staying) * RETRACT_DECODE_STEPS // kv.block_tokens if profile.retracts_ahead else need
                 if plan.preempted and wanted <= kv.free:
@@ -464,7 +470,9 @@ class Sglang:
         plan.order = [*going, *(one for one in state.running if one is note.chunked)]
         generated = sum(sequence.generated for sequence in going)
         max_new = sum(sequence.max_new for sequence in going) + profile.ratio_bias
-        ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(going)) / max(max_new, 1))
+        ratio = note.ratio
+        if going:
+            ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(going)) / max(max_new, 1))
         plan.preempted_to_tail = True
         plan.note = replace(note, ratio=ratio, is_full=False, n_decodes_due=0)
         plan.blocks += self._growth(state, going)

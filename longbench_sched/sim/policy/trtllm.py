@@ -120,10 +120,11 @@ class Trtllm:
                 generating.append(sequence)
             else:
                 contexts.append(_Fit(sequence, sequence.computed))
-        n = len(generating) + len(contexts)
+        n = len(state.running)
+        places = options.max_batch_size * options.pp_size  # a batch for every micro-batch that is on its way
         may_join = options.capacity_scheduler_policy != "STATIC_BATCH" or not state.running
-        if state.waiting and may_join and n < options.max_batch_size:
-            contexts += self._fitting(state, ledger, left, options.max_batch_size - n, contexts)
+        if state.waiting and may_join and n < places:
+            contexts += self._fitting(state, ledger, left, places - n, contexts)
         self._micro_batch(state, plan, ledger, generating, contexts)
 
     def _fitting(self, state: SchedulerState, ledger: Ledger, left: int, places: int, before: list[_Fit]) -> Iterator[_Fit]:
@@ -207,7 +208,8 @@ class Trtllm:
     ) -> None:
         """Tokens for those that fit: generation first, then prompts."""
         budget = self.options.max_num_tokens
-        running = generating[: budget // (1 + self._k)]
+        running = generating[: min(budget // (1 + self._k), self.options.max_batch_size)]
+        contexts = contexts[: self.options.max_batch_size - len(running)]
         budget -= len(running) * (1 + self._k)
         if not self.options.enable_chunked_prefill:
             self._whole(contexts, budget)
