@@ -13,6 +13,8 @@ Examples:
 
   longbench-sched compare 2026-11-30T1012-chunks --export chunks.md --export chunks.csv
 
+  longbench-sched compare vllm-8k sglang-32k --export compared.html
+
   longbench-sched compare results/old results/new --metric ttft_p99 --metric itl_p99
 
 A side is a target of an experiment, a run id or a part of it, a file, a folder, a pattern, a baseline, or several
@@ -41,7 +43,8 @@ def compare(
         list[str] | None, typer.Option("--goodput", help="Other limits, in ms, than the runs had: ttft:3000 tpot:50.")
     ] = None,
     export: Annotated[
-        list[str] | None, typer.Option("--export", help="Also write .md .csv .json .txt; - is stdout; repeatable.")
+        list[str] | None,
+        typer.Option("--export", help="Also write .html (with charts) .md .csv .json .txt; - is stdout; repeatable."),
     ] = None,
     results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by name.")] = "results",
 ) -> int:
@@ -50,7 +53,7 @@ def compare(
 
     from longbench_sched.cli import pages
     from longbench_sched.cli.engine_flags import one_of
-    from longbench_sched.cli.exports import open_exports
+    from longbench_sched.cli.exports import open_exports, shows_curves
     from longbench_sched.cli.selection import select_sides
     from longbench_sched.compare.comparison import Wish
     from longbench_sched.compare.comparison import compare as compare_sides
@@ -64,7 +67,8 @@ def compare(
     if window is not None:
         one_of(window, ("whole", "steady"), "--window")
     with open_exports(export or [], COMPARISON_FORMATS) as exports:
-        sides = select_sides(runs, Path(results), Slo.parse(goodput) if goodput else None)
+        limits = Slo.parse(goodput) if goodput else None
+        sides = select_sides(runs, Path(results), limits, with_curves=shows_curves(exports))
         if len(sides) < 2:
             raise UsageError(
                 "compare needs a base and a candidate. Name two sets of runs, or an experiment with several targets."

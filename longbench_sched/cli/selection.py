@@ -23,19 +23,21 @@ from longbench_sched.store.catalogue import LATEST, find_run, list_runs, read_st
 from longbench_sched.store.meta import read_meta
 
 
-def select_sides(names: Sequence[str], folder: Path, slo: Slo | None = None) -> list[Side]:
+def select_sides(names: Sequence[str], folder: Path, slo: Slo | None = None, *, with_curves: bool = False) -> list[Side]:
     """One side a name; a single name that means a whole experiment gives one side a target, in the order they were run.
+
+    With curves they also hold what charts are drawn from.
 
     Raises StoreError, UsageError.
     """
     if len(names) == 1 and not baselines.has_baseline(names[0], folder):
         groups = _by_target(_paths(names[0], folder))
         if len(groups) > 1:
-            return _named_apart([_side(target, paths, slo) for target, paths in groups.items()], list(groups))
-    return _named_apart([select_side(name, folder, slo) for name in names], names)
+            return _named_apart([_side(target, paths, slo, with_curves) for target, paths in groups.items()], list(groups))
+    return _named_apart([select_side(name, folder, slo, with_curves=with_curves) for name in names], names)
 
 
-def select_side(name: str, folder: Path, slo: Slo | None = None) -> Side:
+def select_side(name: str, folder: Path, slo: Slo | None = None, *, with_curves: bool = False) -> Side:
     """The runs that a name means. Raises StoreError, and UsageError if they are of several targets."""
     if baselines.has_baseline(name, folder):
         return Side(name, decode_baseline(*baselines.read_baseline(name, folder)).points)
@@ -43,11 +45,11 @@ def select_side(name: str, folder: Path, slo: Slo | None = None) -> Side:
     if len(groups) > 1:
         raise UsageError(f"{name!r} means runs of {len(groups)} targets: {', '.join(groups)}. Name one of them.")
     ((target, paths),) = groups.items()
-    return _side(target, paths, slo)
+    return _side(target, paths, slo, with_curves)
 
 
-def _side(name: str, paths: Sequence[Path], slo: Slo | None) -> Side:
-    return Side(name, tuple(point_of(summarize(read_stored(path), slo)) for path in paths))
+def _side(name: str, paths: Sequence[Path], slo: Slo | None, with_curves: bool) -> Side:
+    return Side(name, tuple(point_of(summarize(read_stored(path), slo, with_curves=with_curves)) for path in paths))
 
 
 def _named_apart(sides: Sequence[Side], names: Sequence[str]) -> list[Side]:

@@ -49,7 +49,7 @@ class Frontier:
 
 def find_frontier(cell: str, window: str, sides: Mapping[str, Sequence[RunPoint]]) -> Frontier:
     """The standings of all sides; objectives are geometric means over the runs."""
-    values = {name: tuple(_centre(points, key, window) for key in OBJECTIVES) for name, points in sides.items()}
+    values = {name: tuple(centre(points, key, window) for key in OBJECTIVES) for name, points in sides.items()}
     lower = [find_figure(key).better == "lower" for key in OBJECTIVES]
     setting = single_setting(list(sides.values()))
     standings = [
@@ -59,8 +59,8 @@ def find_frontier(cell: str, window: str, sides: Mapping[str, Sequence[RunPoint]
             values=values[name],
             dominated_by=tuple(other for other in sides if other != name and dominates(values[other], values[name], lower)),
             gpus=points[0].gpus,
-            per_gpu=per_gpu(_centre(points, COST_FIGURE, window), points[0].gpus),
-            per_dollar=per_dollar(_centre(points, COST_FIGURE, window), points[0].dollars_per_hour),
+            per_gpu=per_gpu(centre(points, COST_FIGURE, window), points[0].gpus),
+            per_dollar=per_dollar(centre(points, COST_FIGURE, window), points[0].dollars_per_hour),
         )
         for name, points in sides.items()
     ]
@@ -105,7 +105,8 @@ def single_setting(sides: Sequence[Sequence[RunPoint]]) -> str | None:
     return differing[0] if is_sweep else None
 
 
-def _centre(points: Sequence[RunPoint], key: str, window: str) -> float | None:
+def centre(points: Sequence[RunPoint], key: str, window: str) -> float | None:
+    """The geometric mean of a figure over runs (arithmetic where a value is 0 or below); None where none has it."""
     values = [value for point in points if (value := point.value(key, window)) is not None]
     if not values:
         return None

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longbench_sched.compare.figure import ERROR_RATE, counts_of, values_of, within_of
 from longbench_sched.errors import StoreError
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.run import RunMeta
 from longbench_sched.workload.overrides import Overrides
+
+if TYPE_CHECKING:
+    from longbench_sched.metrics.curves import Ecdf
 
 WHOLE, STEADY = "whole", "steady"
 # Knobs of a sweep that change what is sent, not the engine.
@@ -54,6 +57,7 @@ class RunPoint:
     values: Mapping[str, Mapping[str, float]]  # window -> figure -> value
     within: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ecdfs: Mapping[str, Ecdf] = field(default_factory=dict)  # of a run that was summarised with curves, for charts
 
     def value(self, key: str, window: str) -> float | None:
         """A figure of this run, if it is defined in that window."""
@@ -106,11 +110,12 @@ def point_of(summary: Summary) -> RunPoint:
         shared_prefix=int(meta.plan.get("shared_prefix_tokens") or 0),
         tokens_per_chunk=_number(summary.facts.get("packing"), "mode"),
         duration_s=summary.whole.to_s - summary.whole.from_s,
-        gpus=_gpus(meta),
+        gpus=gpus_of(meta),
         dollars_per_hour=_number(place, "dollars_per_hour"),
         values={name: values_of(section) for name, section in sections.items()},
         within={name: within_of(section) for name, section in sections.items()},
         counts={name: counts_of(section) for name, section in sections.items()},
+        ecdfs=summary.curves.ecdfs if summary.curves is not None else {},
     )
 
 
@@ -142,15 +147,15 @@ def cell_name(meta: RunMeta) -> str:
 
 
 def encode_point(point: RunPoint) -> dict[str, Any]:
-    """Plain data, for JSON. Intervals inside the run are left out: they judge nothing."""
+    """Plain data, for JSON. Intervals inside the run are left out, since they judge nothing, and what is only drawn."""
     plain = asdict(point)
-    del plain["within"]
+    del plain["within"], plain["ecdfs"]
     return plain
 
 
 def decode_point(plain: Mapping[str, Any], where: str) -> RunPoint:
     """Read a point back; fields that a later version added are ignored. Raises StoreError."""
-    names = {field.name for field in fields(RunPoint)}
+    names = {field.name for field in fields(RunPoint)} - {"ecdfs"}
     known = {name: value for name, value in plain.items() if name in names}
     try:
         return RunPoint(**{**known, "marks": tuple(known["marks"])})
@@ -186,7 +191,7 @@ def _params(meta: RunMeta) -> dict[str, float]:
     return params
 
 
-def _gpus(meta: RunMeta) -> int | None:
+def gpus_of(meta: RunMeta) -> int | None:
     """As the experiment or the simulator says, else the product of the engine's parallel sizes, if it tells them."""
     stated = meta.experiment.get("gpus", meta.engine_facts.get("gpus"))
     if isinstance(stated, int):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from longbench_sched.compare.point import gpus_of
 from longbench_sched.metrics.curves import Curves, Ecdf
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.report import headline, several
@@ -26,7 +27,7 @@ STALL, WAIT = "#d55e00", "#8c8c8c"
 _DASHES = ([1, 0], [7, 3], [2, 3], [10, 3, 2, 3])
 MAX_TIMELINES = 6  # runs whose timelines are drawn
 LOG_RATIO = 10.0  # of the largest to the median: above it an axis is logarithmic
-_SIZE: dict[str, Any] = {"width": 380, "height": 220}
+SIZE: dict[str, Any] = {"width": 380, "height": 220}
 _WIDE = 1000
 _ROW = 16  # of a timeline
 
@@ -77,14 +78,10 @@ def _ecdf(metric: str, drawn: Sequence[tuple[str, Summary, Curves]], suffix: str
         return None
     medians = [value for _, summary, _ in drawn if (value := typical(_section(summary).stats[metric])) is not None]
     scale = scale_of("s", max(medians, default=None))
-    axis, least = _axis([ecdf for _, ecdf in have], scale)
-    rows: Rows = []
-    for name, ecdf in have:
-        # A step function: at a value the share rises; it begins at 0.
-        for value, share in zip((ecdf.values[0], *ecdf.values), (0.0, *ecdf.shares), strict=True):
-            rows.append({"run": name, "value": round(max(value * scale.factor, least), 6), "share": round(share, 6)})
+    axis, least = value_axis([ecdf for _, ecdf in have], scale)
+    rows: Rows = [{"run": name, **row} for name, ecdf in have for row in step_rows(ecdf, scale, least)]
     spec = {
-        **_SIZE,
+        **SIZE,
         "title": {"text": f"{stat_title(metric)}{suffix}", "subtitle": "share of values at or below"},
         "data": {"values": rows},
         "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2, "clip": True},
@@ -96,11 +93,17 @@ def _ecdf(metric: str, drawn: Sequence[tuple[str, Summary, Curves]], suffix: str
                 "scale": axis,
             },
             "y": {"field": "share", "type": "quantitative", "title": None, "axis": {"format": "%"}},
-            **_colour([name for name, _ in have], is_dashed=True),
+            **colours([name for name, _ in have], is_dashed=True),
         },
     }
     counts = ", ".join(f"{name} {ecdf.n}" for name, ecdf in have) if len(have) > 1 else str(have[0][1].n)
     return Chart(f"ecdf-{metric}", f"Distribution of {stat_title(metric)}; values: {counts}.", spec)
+
+
+def step_rows(ecdf: Ecdf, scale: Scale, least: float) -> Rows:
+    """The points of a step function: at a value the share rises; it begins at 0."""
+    steps = zip((ecdf.values[0], *ecdf.values), (0.0, *ecdf.shares), strict=True)
+    return [{"value": round(max(value * scale.factor, least), 6), "share": round(share, 6)} for value, share in steps]
 
 
 def _trail(metric: str, curves: Sequence[tuple[str, Curves]], suffix: str) -> Chart | None:
@@ -119,13 +122,13 @@ def _trail(metric: str, curves: Sequence[tuple[str, Curves]], suffix: str) -> Ch
     is_banded = any(trail.low for _, trail in have)
     y = {"type": "quantitative", "title": f"{stat_title(metric)}, {scale.unit}"}
     x = {"field": "at", "type": "quantitative", "title": "sent at, s"}
-    colour = _colour([name for name, _ in have])
+    colour = colours([name for name, _ in have])
     points = {"mark": {"type": "point", "filled": True, "size": 22, "opacity": 0.7}, "encoding": {"y": {"field": "value", **y}}}
     band = {"mark": {"type": "area", "opacity": 0.25}, "encoding": {"y": {"field": "low", **y}, "y2": {"field": "high"}}}
     line = {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"y": {"field": "value", **y}}}
     words = "median and 5 to 95 % of the requests sent at a time" if is_banded else "each request"
     spec = {
-        **_SIZE,
+        **SIZE,
         "title": {"text": f"{stat_title(metric)} over the run{suffix}", "subtitle": words},
         "data": {"values": rows},
         "encoding": {"x": x, **colour},
@@ -135,12 +138,23 @@ def _trail(metric: str, curves: Sequence[tuple[str, Curves]], suffix: str) -> Ch
 
 
 def _frontier(names: Sequence[str], summaries: Sequence[Summary], suffix: str) -> Chart | None:
-    rows: Rows = []
-    for name, summary in zip(names, summaries, strict=True):
-        section = _section(summary)
-        speed, carried = section.stats["output_speed"].p50 if "output_speed" in section.stats else None, _total(section)
-        if speed is not None and carried is not None:
-            rows.append({"run": name, "speed": round(speed, 4), "carried": round(carried, 2)})
+    sections = [_section(summary) for summary in summaries]
+    speeds = [section.stats["output_speed"].p50 if "output_speed" in section.stats else None for section in sections]
+    gpus = [gpus_of(summary.meta) for summary in summaries]
+    return trade_off(list(zip(names, speeds, map(_total, sections), gpus, strict=True)), suffix)
+
+
+def trade_off(points: Sequence[tuple[str, float | None, float | None, int | None]], suffix: str) -> Chart | None:
+    """Throughput against the output speed of one user: (name, tok/s of a user, tok/s in all, GPUs) for each.
+
+    Throughput is that of one GPU where every point says how many it had; else that of all, as the axis says.
+    """
+    is_per_gpu = all(gpus for *_, gpus in points)
+    rows: Rows = [
+        {"run": name, "speed": round(speed, 4), "carried": round(carried / gpus if is_per_gpu and gpus else carried, 2)}
+        for name, speed, carried, gpus in points
+        if speed is not None and carried is not None
+    ]
     if len(rows) < 2:
         return None
     for row in rows:
@@ -153,9 +167,15 @@ def _frontier(names: Sequence[str], summaries: Sequence[Summary], suffix: str) -
         "title": "output of one user, tok/s (median)",
         "scale": {"zero": False, "padding": 30},
     }
-    y = {"field": "carried", "type": "quantitative", "title": "input + output, tok/s", "scale": {"zero": False, "padding": 20}}
+    unit = "tok/s per GPU" if is_per_gpu else "tok/s of all GPUs"
+    y = {
+        "field": "carried",
+        "type": "quantitative",
+        "title": f"input + output, {unit}",
+        "scale": {"zero": False, "padding": 20},
+    }
     spec = {
-        **_SIZE,
+        **SIZE,
         "title": {
             "text": f"Throughput and interactivity{suffix}",
             "subtitle": "up and right is better; the line joins the best",
@@ -164,10 +184,14 @@ def _frontier(names: Sequence[str], summaries: Sequence[Summary], suffix: str) -
         "encoding": {"x": x, "y": y},
         "layer": [
             {"transform": [{"filter": "datum.best"}], "mark": {"type": "line", "strokeDash": [4, 4], "opacity": 0.6}},
-            {"mark": {"type": "point", "filled": True, "size": 90, "opacity": 1}, "encoding": _colour(names)},
+            {
+                "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
+                "encoding": colours([name for name, *_ in points]),
+            },
         ],
     }
-    return Chart("frontier", "What the server carries against how fast it serves one user.", spec)
+    of = "a GPU" if is_per_gpu else "the server"
+    return Chart("frontier", f"What {of} carries against how fast it serves one user.", spec)
 
 
 def _sweep(summaries: Sequence[Summary], suffix: str) -> Iterator[Chart]:
@@ -198,12 +222,12 @@ def _sweep(summaries: Sequence[Summary], suffix: str) -> Iterator[Chart]:
 def _against(metric: str, title: str, rows: Rows, scale: Scale, suffix: str) -> Chart:
     y = {"type": "quantitative", "title": f"{stat_title(metric)} p50, {scale.unit}"}
     spec = {
-        **_SIZE,
+        **SIZE,
         "title": {"text": f"{stat_title(metric)} against the load{suffix}", "subtitle": "median, 95 % interval within the run"},
         "data": {"values": rows},
         "encoding": {
             "x": {"field": "load", "type": "quantitative", "title": title},
-            **_colour(list(dict.fromkeys(str(row["run"]) for row in rows))),
+            **colours(list(dict.fromkeys(str(row["run"]) for row in rows))),
         },
         "layer": [
             {"mark": {"type": "line", "point": True}, "encoding": {"y": {"field": "value", **y}}},
@@ -288,7 +312,7 @@ def _total(section: Section) -> float | None:
     return rate.value if rate is not None else None
 
 
-def _axis(ecdfs: Sequence[Ecdf], scale: Scale) -> tuple[dict[str, Any], float]:
+def value_axis(ecdfs: Sequence[Ecdf], scale: Scale) -> tuple[dict[str, Any], float]:
     """The axis of values, and the least that it shows: logarithmic where a tail would press all else against its side."""
     medians = [_median(ecdf) * scale.factor for ecdf in ecdfs]
     largest = max(ecdf.values[-1] for ecdf in ecdfs) * scale.factor
@@ -303,7 +327,7 @@ def _median(ecdf: Ecdf) -> float:
     return next(value for value, share in zip(ecdf.values, ecdf.shares, strict=True) if share >= 0.5)
 
 
-def _colour(names: Sequence[str], *, is_dashed: bool = False) -> dict[str, Any]:
+def colours(names: Sequence[str], *, is_dashed: bool = False) -> dict[str, Any]:
     """One colour a run, with a legend where there are several; lines that may lie on each other also differ in their dashes."""
     legend = {"title": None, "columns": 2, "symbolStrokeWidth": 3} if len(names) > 1 else None
     scale = {"domain": list(names), "range": [COLOURS[place % len(COLOURS)] for place in range(len(names))]}

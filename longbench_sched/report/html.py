@@ -18,6 +18,7 @@ from longbench_sched.report.charts import Chart, charts
 from longbench_sched.report.drawing import to_svg
 from longbench_sched.report.layout import TIE, Line, Lines, Notice, Page, Table
 from longbench_sched.report.untrusted import clean
+from longbench_sched.report.versus_charts import comparison_charts, verdict_charts
 from longbench_sched.run import RunMeta
 
 _STYLE = """
@@ -82,7 +83,10 @@ HOW = (
 
 def render(page: Page) -> str:
     """The whole page. Raises UsageError without the extra [plots]."""
-    return "\n".join(_document(page, charts(page.summaries))).replace(TIE, "&nbsp;") + "\n"
+    pictures = charts(page.summaries)
+    pictures += comparison_charts(page.comparison) if page.comparison is not None else []
+    pictures += verdict_charts(page.verdict) if page.verdict is not None else []
+    return "\n".join(_document(page, pictures)).replace(TIE, "&nbsp;") + "\n"
 
 
 def _document(page: Page, pictures: Sequence[Chart]) -> Iterator[str]:
@@ -95,6 +99,7 @@ def _document(page: Page, pictures: Sequence[Chart]) -> Iterator[str]:
     if page.is_simulated:
         yield '<p class="sim">Simulated: these are figures of an engine made of arithmetic, not of a measured one.</p>'
     yield _lines(page.head)
+    yield from map(_notice, page.alarms)
     if page.notices:
         yield f"<p>{len(page.notices)} warnings: {', '.join(_anchor(notice) for notice in page.notices)}</p>"
     yield "<h2>Numbers</h2>"

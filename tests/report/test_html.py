@@ -14,7 +14,7 @@ from longbench_sched.errors import UsageError
 from longbench_sched.metrics.curves import Bar, Curves, Ecdf, Trail
 from longbench_sched.metrics.stat import Summary
 from longbench_sched.report import html
-from longbench_sched.report.charts import charts
+from longbench_sched.report.charts import Chart, charts
 from longbench_sched.report.drawing import to_png, to_svg
 from longbench_sched.report.page import build_page
 
@@ -146,20 +146,37 @@ def test_runs_under_several_loads_are_drawn_against_the_load() -> None:
     assert "load-ttft" not in {chart.name for chart in charts(runs[:2])}
 
 
-def test_the_frontier_joins_the_runs_that_none_beats() -> None:
+def run_of(name: str, speed: float, carried: float, gpus: int | None = 1) -> Summary:
+    """A run that serves a user at `speed` and carries so much in all, both in tok/s."""
     from dataclasses import replace
 
     from longbench_sched.metrics.stat import Rate, Stat
 
-    def run(name: str, speed: float, carried: float) -> Summary:
-        summary = handmade.make_summary(handmade.make_meta(run_id=name, target={"engine": name}))
-        assert summary.steady is not None
-        stats = {**summary.steady.stats, "output_speed": Stat("output_speed", "tok/s", 9, p50=speed)}
-        rates = {**summary.steady.rates, "total_throughput": Rate("total_throughput", "tok/s", carried)}
-        return replace(summary, steady=replace(summary.steady, stats=stats, rates=rates))
+    facts = {"version": "0.33.0"} if gpus is None else {"tensor_parallel": gpus}
+    summary = handmade.make_summary(handmade.make_meta(run_id=name, target={"engine": name}, engine_facts=facts))
+    assert summary.steady is not None
+    stats = {**summary.steady.stats, "output_speed": Stat("output_speed", "tok/s", 9, p50=speed)}
+    rates = {**summary.steady.rates, "total_throughput": Rate("total_throughput", "tok/s", carried)}
+    return replace(summary, steady=replace(summary.steady, stats=stats, rates=rates))
 
-    chart = next(c for c in charts([run("fast", 50, 100), run("wide", 20, 900), run("beaten", 20, 90)]) if c.name == "frontier")
+
+def frontier(*runs: Summary) -> Chart:
+    return next(chart for chart in charts(runs) if chart.name == "frontier")
+
+
+def test_the_frontier_joins_the_runs_that_none_beats() -> None:
+    chart = frontier(run_of("fast", 50, 100), run_of("wide", 20, 900), run_of("beaten", 20, 90))
     assert {row["run"]: row["best"] for row in chart.spec["data"]["values"]} == {"fast": True, "wide": True, "beaten": False}
+
+
+def test_the_frontier_is_that_of_one_gpu_where_every_run_says_how_many_it_had() -> None:
+    four = run_of("four", 50, 1000, gpus=4)
+    chart = frontier(four, run_of("one", 40, 300))
+    assert {row["run"]: row["carried"] for row in chart.spec["data"]["values"]} == {"four": 250.0, "one": 300.0}
+    assert chart.spec["encoding"]["y"]["title"] == "input + output, tok/s per GPU"
+    chart = frontier(four, run_of("silent", 40, 300, gpus=None))
+    assert {row["run"]: row["carried"] for row in chart.spec["data"]["values"]} == {"four": 1000.0, "silent": 300.0}
+    assert chart.spec["encoding"]["y"]["title"] == "input + output, tok/s of all GPUs"
 
 
 def test_pictures_are_drawn_as_svg_and_png() -> None:
