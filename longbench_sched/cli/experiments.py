@@ -17,7 +17,7 @@ from longbench_sched.cli import output, pages
 from longbench_sched.cli.conclude import check_share, success_share, verdict
 from longbench_sched.cli.embedded import Settings, engine_flags, measure_embedded
 from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target
-from longbench_sched.cli.exports import Export, open_exports
+from longbench_sched.cli.exports import Export, open_exports, shows_curves
 from longbench_sched.cli.measure import Measured, Order, Place, Timing, measure
 from longbench_sched.cli.provenance import versions
 from longbench_sched.cli.run_flags import check_engine_flags, read_overrides, read_timing
@@ -35,6 +35,7 @@ from longbench_sched.errors import (
 )
 from longbench_sched.experiment import matrix
 from longbench_sched.experiment.conduct import Made, Result, Turn, conduct, open_cells
+from longbench_sched.experiment.deadline import DeadlinePassed, deadline
 from longbench_sched.experiment.matrix import Experiment, LoadSpec, TargetSpec, read_experiment, read_target_flag
 from longbench_sched.experiment.order import Cell, make_cells
 from longbench_sched.experiment.resume import ENDING, Ledger, read_ledger
@@ -76,7 +77,7 @@ def run_experiment(given: Mapping[str, Any]) -> int:
     else:
         experiment = make_experiment(given)
         flags = {name: value for name, value in given.items() if name not in _NOT_STORED}
-        ledger = Ledger(_new_id(experiment, folder), folder, experiment, flags)
+        ledger = Ledger(new_id(experiment, folder), folder, experiment, flags)
     maker = CellMaker.of(given, ledger)
     cells = make_cells(ledger.experiment)
     if given["dry_run"]:
@@ -87,8 +88,8 @@ def run_experiment(given: Mapping[str, Any]) -> int:
     with open_exports(given["export"] or [], formats) as exports:
         if not ledger.path.exists():
             ledger.create()
-        output.say(_opening(ledger, cells))
-        results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=_say_end)
+        output.say(opening(ledger, cells))
+        results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
         return _conclude(ledger, cells, results, exports, given)
 
 
@@ -175,7 +176,8 @@ def _experiment_text(name: str | None) -> str | None:
     return text if matrix.is_experiment(text) else None
 
 
-def _new_id(experiment: Experiment, folder: Path) -> str:
+def new_id(experiment: Experiment, folder: Path) -> str:
+    """An id that no experiment and no run in the folder has."""
     loads = experiment.loads
     what = loads[0].label if len(loads) == 1 else f"{len(loads)} loads"
 
@@ -230,7 +232,10 @@ class CellMaker:
         """Make one run. Raises LongbenchError if it cannot be made."""
         output.say(_turn_text(turn, self.ledger.experiment))
         cell = turn.cell
-        measured = self._simulate(turn) if cell.target.kind == "simulated" else self._measure(turn)
+        try:
+            measured = self._simulate(turn) if cell.target.kind == "simulated" else self._measure(turn)
+        except DeadlinePassed:
+            return Made(is_complete=False, detail=self._too_late())
         if measured.failure is not None:
             raise StoreError(measured.failure)
         summary = summarize(measured.run)
@@ -238,11 +243,14 @@ class CellMaker:
         if interrupted in ("SIGINT", "SIGTERM"):
             return Made(is_complete=False, stops=True, detail=interrupted)
         if interrupted is not None:
-            return Made(is_complete=False, detail=f"its deadline of {seconds_text(self.ledger.experiment.deadline_s)} passed")
+            return Made(is_complete=False, detail=self._too_late())
         if not summary.outcomes.ok:
             reasons = ", ".join(f"{reason.reason} x {reason.n}" for reason in summary.outcomes.reasons[:3])
             return Made(is_complete=False, detail=f"no request succeeded ({reasons})")
         return Made(is_complete=True)
+
+    def _too_late(self) -> str:
+        return f"its deadline of {seconds_text(self.ledger.experiment.deadline_s)} passed"
 
     def _measure(self, turn: Turn) -> Measured:
         cell = turn.cell
@@ -265,8 +273,9 @@ class CellMaker:
         cell, target = turn.cell, turn.cell.target
         options = read_flags(target.engine, engine_flags(target.knobs))
         setting = Setting(target.engine, target.gpu, self._model(target), options)
-        plan = plan_virtual(self.workloads[cell.load.label], cell.seed)
-        run = simulate(plan, setting, Origin(turn.run_id, datetime.now(UTC), versions())).run
+        with deadline(self.ledger.experiment.deadline_s):
+            plan = plan_virtual(self.workloads[cell.load.label], cell.seed)
+            run = simulate(plan, setting, Origin(turn.run_id, datetime.now(UTC), versions())).run
         run = Run(replace(run.meta, experiment=cell.facts(self.ledger.id)), run.table)
         path = self.ledger.folder / f"{turn.run_id}{schema.ENDING}"
         write_run(run, path)
@@ -289,7 +298,8 @@ class CellMaker:
         return target.model or Settings().model
 
 
-def _opening(ledger: Ledger, cells: Sequence[Cell]) -> str:
+def opening(ledger: Ledger, cells: Sequence[Cell]) -> str:
+    """One line: how many runs, of what."""
     experiment = ledger.experiment
     left = open_cells(cells, ledger)
     n = f"{len(left)} of {len(cells)} runs left" if len(left) < len(cells) else f"{len(cells)} runs"
@@ -306,10 +316,11 @@ def _turn_text(turn: Turn, experiment: Experiment) -> str:
     return f"{turn.number}/{turn.total} {cell.target.name} · {cell.load.label} · {block}{again}{left}"
 
 
-def _say_end(result: Result) -> None:
+def say_end(result: Result) -> None:
+    """Name a cell that failed."""
     if result.how == "failed":
         first, *_ = str(result.error or result.detail).splitlines()
-        output.say(f"  failed: {first} The other runs go on.")
+        output.say(f"  failed: {first.rstrip('.')}. The other runs go on.")
 
 
 def _plan_lines(ledger: Ledger, cells: Sequence[Cell], maker: CellMaker) -> list[str]:
@@ -346,7 +357,7 @@ def _conclude(
     by_target = {target.name: [] for target in ledger.experiment.targets}  # type: dict[str, list[Summary]]
     for cell, run_id in finished:
         path = ledger.folder / f"{run_id}{schema.ENDING}"
-        by_target[cell.target.name].append(summarize(catalogue.read_stored(path)))
+        by_target[cell.target.name].append(summarize(catalogue.read_stored(path), with_curves=shows_curves(exports)))
     code = _print(by_target, exports)
     failed = [result for result in results if result.how == "failed"]
     missing = len(cells) - len(finished)

@@ -123,6 +123,7 @@ class Experiment:
     vary: Vary = "content"  # what changes from block to block: what prompts say, or lengths and due times as well
     cool_down_s: float = DEFAULT_COOL_DOWN_S
     deadline_s: float = DEFAULT_DEADLINE_S  # for each cell
+    content: str = ""  # goes into what prompts say: those of another name are others
 
     @property
     def n_cells(self) -> int:

@@ -54,6 +54,7 @@ class Cell:
 def make_cells(experiment: Experiment) -> list[Cell]:
     """All runs in the order in which they are made."""
     shared = shared_urls(experiment.targets)
+    again = f" {experiment.content}" if experiment.content else ""
     cells: list[Cell] = []
     for block in range(experiment.repeats):
         for number, load in enumerate(experiment.loads):
@@ -70,7 +71,7 @@ def make_cells(experiment: Experiment) -> list[Cell]:
                         place=place,
                         seed=experiment.seed + (block if experiment.vary == "schedule" else 0),
                         repeat=block,
-                        content=load.label + apart,
+                        content=load.label + apart + again,
                     )
                 )
     return cells

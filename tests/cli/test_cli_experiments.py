@@ -247,6 +247,23 @@ def test_an_experiment_of_a_file_is_run_and_finished_cells_are_kept(
     assert "0 of 8 runs left" in capsys.readouterr().err
 
 
+def test_b11_a_simulation_that_takes_too_long_is_ended_at_its_deadline_and_the_rest_go_on(
+    tmp_path: Path, longer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first load would take minutes to simulate."""
+    path = tmp_path / "sizes.toml"
+    path.write_text(
+        f'repeats = 1\ndeadline = "2s"\n[[load]]\nuse = "{longer}"\nnum_prompts = [300000, 8]\n'
+        '[[target]]\nname = "a"\nengine = "vllm"\nsimulated = true\n'
+    )
+    assert main(["run", str(path), "--output-dir", str(tmp_path / "r")]) == 4
+    printed = capsys.readouterr().err
+    assert "its deadline of 2.00 s passed. The other runs go on." in printed.replace("\u00a0", " ")
+    assert "1 of 2 runs are missing" in printed
+    (run,) = runs_of(tmp_path / "r")
+    assert statuses(run) == ["ok"] * 8
+
+
 def test_a_target_that_cannot_be_reached_costs_only_its_own_cells(
     tmp_path: Path, workload: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
