@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from checked_engine import Arrival, vllm
+from checked_engine import drive as drive_checked
 
 from longbench_sched.errors import UsageError
+from longbench_sched.sim.acceptance import distribution, expected_tokens
 from longbench_sched.sim.drafting import build_speculating, speculator_of
 from longbench_sched.sim.engine import Engine, build_engine
 from longbench_sched.sim.flags import read_flags
@@ -70,6 +75,25 @@ def test_without_speculation_it_is_the_plain_engine(name: str) -> None:
 )
 def test_sp1_a_step_gives_one_token_and_the_drafts_that_hold(alpha: float, steps: list[int]) -> None:
     assert drive(engine("vllm", *EAGLE3, wish=Wish(alpha=alpha))) == steps
+
+
+def test_sp2_an_engine_accepts_what_the_closed_form_says() -> None:
+    """SP-2: 1 + 0.6 + 0.6^2 + 0.6^3 = 2.176 tokens a verification; sigma^2 of one is E[n^2] - E^2, of the mean 1 / n of it."""
+    one = engine("vllm", *EAGLE3, wish=Wish(alpha=0.6))
+    drive(one, 8000)
+    n, chances = one.counters.n_verified, distribution(0.6, 3)
+    sigma = math.sqrt(sum((j + 1) ** 2 * p for j, p in enumerate(chances)) - expected_tokens(0.6, 3) ** 2)
+    assert n > 3000
+    assert abs(1 + one.counters.accepted_tokens / n - expected_tokens(0.6, 3)) < 3 * sigma / math.sqrt(n)
+
+
+@pytest.mark.parametrize(("accepted", "starts"), [(0, [10, 11, 12]), (1, [10, 12]), (2, [10])])
+def test_sp4_rejected_drafts_are_computed_again(accepted: int, starts: list[int]) -> None:
+    """SP-4: two drafts a step; the cache has one token more than were accepted when the next step begins."""
+    drafting = vllm(num_speculative_tokens=2)
+    drafting.accepted = lambda sequence, k: accepted
+    plans = drive_checked(drafting, [Arrival(0, 10, 4)]).plans
+    assert plans == [[(0, 10, 0, "prefill")], *([(0, 3, start, "verify")] for start in starts)]
 
 
 def test_which_drafts_hold_follows_from_the_seed() -> None:

@@ -50,6 +50,7 @@ def test_with_mixed_chunk_decodes_ride_along_and_cost_a_token_of_the_chunk() -> 
 
 
 def test_without_chunking_a_prompt_above_max_prefill_tokens_runs_alone() -> None:
+    """SG-3: the one exception."""
     engine = sglang(chunked_prefill_size=-1, max_prefill_tokens=10)
     story = drive(engine, [Arrival(0, 30, 1), Arrival(0, 4, 1), Arrival(0, 5, 1)])
     assert story.plans == [[(0, 30, 0, P)], [(1, 4, 0, P), (2, 5, 0, P)]]

@@ -24,6 +24,7 @@ class SglangProfile:
     splits_prompt: bool
     ratio_bias: int  # in the denominator of the ratio after a retraction
     has_priorities: bool
+    has_stages: bool
 
 
 SGLANG_0_5_23 = SglangProfile(
@@ -35,6 +36,7 @@ SGLANG_0_5_23 = SglangProfile(
     splits_prompt=True,
     ratio_bias=1,
     has_priorities=True,
+    has_stages=True,
 )
 SGLANG_0_4_2 = SglangProfile(
     release="0.4.2",
@@ -45,6 +47,7 @@ SGLANG_0_4_2 = SglangProfile(
     splits_prompt=False,
     ratio_bias=0,
     has_priorities=False,
+    has_stages=False,
 )
 
 
@@ -185,6 +188,8 @@ def _checked(options: SglangOptions) -> SglangOptions:
         raise UsageError(f"--enable-priority-scheduling does not exist in SGLang {release}. Give --engine sglang (0.5).")
     if options.enable_priority_scheduling and policy not in ("fcfs", "lof"):
         raise UsageError(f"--enable-priority-scheduling needs --schedule-policy fcfs or lof, as in SGLang; it is {policy}.")
+    if options.pp_size > 1 and not options.profile.has_stages:
+        raise UsageError(f"SGLang {release} has no pipeline stages. Leave --pp-size out, or give --engine sglang (0.5).")
     if policy == "shortest-prefill-first" and options.disable_radix_cache:
         raise UsageError(
             "--schedule-policy shortest-prefill-first goes by what the cache holds: leave --disable-radix-cache out."

@@ -29,6 +29,7 @@ class StaticOptions:
         chunks="static batching computes all prompts of a batch in one step. Give --engine sarathi, for example.",
         cache="static batching keeps nothing of a request that has ended. Give --engine vllm, sglang or trtllm.",
         drafts="static batching decodes token by token. Give --engine vllm, sglang or trtllm.",
+        stages="static batching is played with one stage. Give --engine orca, for example.",
     )
 
     batch_size: int = 0  # must be given

@@ -33,7 +33,8 @@ class VllmV0Options:
     """Flags of `vllm serve` 0.7.2, by their own names."""
 
     lacks: ClassVar[Mapping[str, str]] = lacking(
-        cache="prefix caching of vLLM 0.7.2 is off by default and not played here. Give --engine vllm."
+        cache="prefix caching of vLLM 0.7.2 is off by default and not played here. Give --engine vllm.",
+        stages="pipeline stages of vLLM 0.7.2 are not played here. Give --engine vllm.",
     )
 
     max_num_batched_tokens: int | None = None
