@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from longbench_sched.cli import load_flags
+from longbench_sched.cli import load_flags, result_flags
+from longbench_sched.cli.result_flags import RESULT
 
 ENGINE = "Which engine"
 EMBEDDED = "The embedded engine (where no --base-url is given)"
 TIMED = "How it is timed"
 LIMITS = "How long to wait"
 SEVERAL = "Several runs"
-RESULT = "What becomes of the result"
 
 EXAMPLES = """
 Examples:
@@ -168,24 +168,16 @@ def run(
         str | None,
         typer.Option("--resume", help="Go on with an experiment (id or latest): finished runs stay.", rich_help_panel=SEVERAL),
     ] = None,
-    output_dir: Annotated[
-        str, typer.Option("--output-dir", help="Folder for <run_id>.parquet.", rich_help_panel=RESULT)
-    ] = "results",
-    export: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--export", help="Also write .html .md .csv .json .parquet .txt; - is stdout; repeatable.", rich_help_panel=RESULT
-        ),
-    ] = None,
-    goodput: Annotated[
-        list[str] | None,
-        typer.Option("--goodput", help="Limits in ms that a good request meets: ttft:3000 tpot:50.", rich_help_panel=RESULT),
-    ] = None,
+    output_dir: result_flags.OutputDir = "results",
+    export: result_flags.Export = None,
+    goodput: result_flags.Goodput = None,
     min_success: Annotated[
-        float, typer.Option("--min-success", help="Exit 4 where a smaller share succeeded.", rich_help_panel=RESULT)
+        float,
+        typer.Option("--min-success", help="Exit 4 where a smaller share succeeded.", rich_help_panel=RESULT),
     ] = 0.95,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 4 where the server counted other prompt lengths.", rich_help_panel=RESULT)
+        bool,
+        typer.Option("--strict", help="Exit 4 where the server counted other prompt lengths.", rich_help_panel=RESULT),
     ] = False,
     keep_text: Annotated[
         bool, typer.Option("--keep-text", help="Store the generated text as well.", rich_help_panel=RESULT)

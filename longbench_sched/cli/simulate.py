@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from longbench_sched.cli import draft_flags, load_flags
+from longbench_sched.cli import draft_flags, load_flags, result_flags
+from longbench_sched.cli.result_flags import RESULT
 
 ENGINE = "Which engine"
-RESULT = "What becomes of the result"
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 EXAMPLES = """
@@ -100,19 +100,9 @@ def simulate(
             "--trace", help="Also store every step: steps.parquet. `report --timeline` draws them.", rich_help_panel=RESULT
         ),
     ] = None,
-    output_dir: Annotated[
-        str, typer.Option("--output-dir", help="Folder for <run_id>.parquet.", rich_help_panel=RESULT)
-    ] = "results",
-    export: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--export", help="Also write .html .md .csv .json .parquet .txt; - is stdout; repeatable.", rich_help_panel=RESULT
-        ),
-    ] = None,
-    goodput: Annotated[
-        list[str] | None,
-        typer.Option("--goodput", help="Limits in ms that a good request meets: ttft:3000 tpot:50.", rich_help_panel=RESULT),
-    ] = None,
+    output_dir: result_flags.OutputDir = "results",
+    export: result_flags.Export = None,
+    goodput: result_flags.Goodput = None,
 ) -> int:
     """What would this scheduler do with this workload? Simulates it in virtual time and stores the run."""
     from longbench_sched.cli import simulated
