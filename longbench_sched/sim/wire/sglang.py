@@ -8,7 +8,7 @@ checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -55,8 +55,8 @@ from longbench_sched.sim.wire.base import (
     text_until,
     tokenize,
 )
+from longbench_sched.sim.wire.sglang_facts import loads, model_info, server_info
 
-VERSION = "0.5.23+simulated"
 _DEFAULT_MAX_TOKENS = 16
 _DEFAULT_MAX_NEW_TOKENS = 128
 _ROUTES: Mapping[str, Route] = {
@@ -305,11 +305,11 @@ class SglangDialect:
                 model |= {"root": context.served_model, "parent": None, "max_model_len": context.engine.context}
                 return Answer.json({"object": "list", "data": [model]})
             case "/model_info" | "/get_model_info":
-                return Answer.json(_model_info(context))
+                return Answer.json(model_info(context))
             case "/server_info" | "/get_server_info":
-                return Answer.json(_server_info(context))
+                return Answer.json(server_info(context))
             case "/v1/loads":
-                return Answer.json(_loads(context))
+                return Answer.json(loads(context))
             case "/metrics" | "/metrics/":
                 options = context.engine.options
                 assert isinstance(options, SglangOptions)
@@ -410,63 +410,3 @@ def _native_stream_error(message: str) -> Answer:
     """A streamed /generate has sent its head before it looks at the request: the error is an event."""
     body = {"error": {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}}
     return Answer(b"data: " + orjson.dumps(body) + b"\n\n" + DONE, 200, EVENTS)
-
-
-def _model_info(context: Context) -> dict[str, object]:
-    name = context.served_model
-    return {
-        "model_path": name,
-        "served_model_name": name,
-        "tokenizer_path": name,
-        "is_generation": True,
-        "preferred_sampling_params": None,
-        "weight_version": "default",
-        "load_format": "dummy",
-        "reasoning_parser": None,
-        "tool_call_parser": None,
-        "disaggregation_mode": "null",
-    }
-
-
-def _server_info(context: Context) -> dict[str, object]:
-    engine = context.engine
-    state = engine.state
-    options = engine.options
-    assert isinstance(options, SglangOptions)
-    capacity = state.kv.total * state.kv.block_tokens
-    flags = asdict(options) | {
-        "model_path": context.served_model,
-        "served_model_name": context.served_model,
-        "dp_size": 1,
-        "disable_radix_cache": not state.kv.is_caching,
-        "stream_interval": 1,
-        "incremental_streaming_output": False,
-        "speculative_algorithm": getattr(options, "speculative_algorithm", "") or None,
-        "disaggregation_mode": "null",
-    }
-    internal = {
-        "effective_max_running_requests_per_dp": options.max_running(capacity),
-        "memory_usage": {"token_capacity": capacity},
-    }
-    known = {"status": "ready", "max_total_num_tokens": capacity, "max_req_input_len": engine.context - 1, "version": VERSION}
-    return flags | known | {"internal_states": [flags | internal], "frontend": "python"}
-
-
-def _loads(context: Context) -> dict[str, object]:
-    state = context.engine.state
-    options = context.engine.options
-    assert isinstance(options, SglangOptions)
-    capacity, used = state.kv.total * state.kv.block_tokens, state.kv.held * state.kv.block_tokens
-    load_of_rank = {
-        "dp_rank": 0,
-        "num_running_reqs": len(state.running),
-        "num_waiting_reqs": len(state.waiting),
-        "num_waiting_uncached_tokens": sum(sequence.length for sequence in state.waiting),
-        "num_used_tokens": used,
-        "num_total_tokens": used + sum(sequence.length for sequence in state.waiting),
-        "max_total_num_tokens": capacity,
-        "max_running_requests": options.max_running(capacity),
-        "token_usage": round(used / capacity, 4),
-        "cache_hit_rate": 0.0,
-    }
-    return {"version": VERSION, "accelerator": context.engine.gpu.name, "num_accelerators": 1, "loads": [load_of_rank]}
