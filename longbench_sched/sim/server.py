@@ -143,9 +143,11 @@ class _Server:
             self.ring()
 
     def wake(self) -> None:
-        """Begin a step if the engine is idle."""
+        """Begin a step if the engine is idle, or if it can begin one while others go on."""
         if self.due_s is None:
             self._begin(max(self.now_s(), self.end_s))
+        elif self.engine.is_concurrent:
+            self._begin(min(self.now_s(), self.end_s))  # never beyond what is due
 
     def _begin(self, at_s: float) -> None:
         duration_s = self.engine.begin(at_s)

@@ -181,3 +181,64 @@ def test_speculation_is_simulated_with_several_tokens_a_chunk(workload: str, tmp
     assert run["meta"]["engine_facts"]["speculator"]["method"] == "eagle3"
     # 9 tokens: one with the prompt, then four and four.
     assert run["facts"]["packing"]["mean"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["--engine", "vllm", "-tp", "2"], "2 GPUs · TP 2", id="vLLM's short flag"),
+        pytest.param(
+            ["--engine", "sglang", "--pp-size", "4", "--enable-dynamic-chunking"], "4 GPUs · PP 4", id="SGLang stages"
+        ),
+        pytest.param(["--engine", "trtllm", "--tp_size=2", "--pp_size=2"], "4 GPUs · TP 2 · PP 2", id="TensorRT-LLM, both"),
+        pytest.param(
+            ["--engine", "sglang", "--disaggregation", "mooncake-like", "--prefill-engines", "2", "--decode-engines", "2"],
+            "role 2 prefill + 2 decode, mooncake-like · 4 GPUs",
+            id="pools",
+        ),
+    ],
+)
+def test_engines_over_several_gpus_are_named_with_them(
+    arguments: list[str], said: str, workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "results")
+    assert main(["simulate", workload, "--output-dir", folder, *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert said in " ".join(printed.split())
+    assert "8 ok" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert main(["simulate", workload, "--output-dir", folder, *arguments, "--seed", "1"]) == 0
+    runs = sorted(str(path) for path in Path(folder).glob("*.parquet"))
+    assert main(["show", "--output-dir", folder, *runs]) == 0
+    assert "2 runs of" in capsys.readouterr().out
+    assert main(["report", runs[0], "--output-dir", folder]) == 0
+    assert said in " ".join(capsys.readouterr().out.replace("&nbsp;", " ").split())
+    assert main(["compare", *runs, "--output-dir", folder]) in (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["-tp", "8"], "a tensor-parallel size of 8 does not divide them", id="heads"),
+        pytest.param(["-pp", "99"], "99 pipeline stages are more than that", id="layers"),
+        pytest.param(["-tp", "0"], "--tp: 0 is too small", id="no GPU"),
+        pytest.param(["--decode-engines", "2"], "Say which way", id="pools without a way"),
+        pytest.param(["--disaggregation", "dynamo"], "Did you mean dynamo-like?", id="a way nobody knows"),
+        pytest.param(["--disaggregation", "dynamo-like", "-pp", "2"], "pipeline stages are not played", id="pools of stages"),
+        pytest.param(["-pp", "2", "--trace", "steps.parquet"], "several go on at once", id="a trace of stages"),
+    ],
+)
+def test_what_cannot_be_spread_over_gpus_is_said_in_one_error(
+    arguments: list[str],
+    said: str,
+    workload: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", workload, "--output-dir", str(tmp_path / "results"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("Error:") == 1
+    assert "Traceback" not in error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from longbench_sched.errors import ClientLimitError, TargetError, UsageError
 from longbench_sched.experiment.sweep import Axis, Base, Cell, Done, make_cells, read_axis, run_cells
-from longbench_sched.experiment.virtual_run import Origin
+from longbench_sched.experiment.virtual_run import Origin, make_engine
+from longbench_sched.sim.pools import Pools
 from longbench_sched.store.parquet import read_run
 from longbench_sched.workload.overrides import Overrides
 
@@ -140,3 +142,16 @@ def test_a_worker_that_is_killed_is_an_error_with_a_remedy(base: Base, tmp_path:
 
     with pytest.raises(ClientLimitError, match="worker process was killed"):
         run_cells(cells, places(cells, tmp_path), 2, kill)
+
+
+def test_parallel_sizes_and_pools_can_be_knobs(base: Base) -> None:
+    cells = make_cells(base, [Axis("tp_size", ("1", "2")), Axis("pp", ("1", "4"))])
+    assert [make_engine(cell.setting).n_gpus for cell in cells] == [1, 4, 2, 8]
+    cells = make_cells(base, [Axis("disaggregation", ("none", "dynamo-like")), Axis("decode_engines", ("1", "3"))])
+    assert [make_engine(cell.setting).n_gpus for cell in cells] == [1, 1, 2, 4]
+    apart = replace(base, pools={"disaggregation": "mooncake-like", "prefill_engines": "2"})
+    assert [cell.setting.pools for cell in make_cells(apart, [Axis("decode_engines", ("1", "2"))])] == [
+        Pools("mooncake-like", 2, 1), Pools("mooncake-like", 2, 2),
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="--decode-engines is of prefill and decode apart"):
+        make_cells(base, [Axis("decode_engines", ("1", "2"))])

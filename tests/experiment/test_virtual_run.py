@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from longbench_sched.compare.point import point_of
 from longbench_sched.errors import TargetError, UsageError
-from longbench_sched.experiment.virtual_run import Origin, Setting, Simulated, plan_virtual, simulate
+from longbench_sched.experiment.virtual_run import Origin, Setting, Simulated, make_engine, plan_virtual, simulate
 from longbench_sched.metrics.summary import summarize
+from longbench_sched.report import headline
 from longbench_sched.run import Run
 from longbench_sched.sim.cost import Calibration, StepCost
 from longbench_sched.sim.engine import PLAYED
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import find_model
+from longbench_sched.sim.pipeline import balanced_makespan_s, chunk_price
+from longbench_sched.sim.pools import Pools
 from longbench_sched.sim.state import Chunk, Sequence, StepPlan
 from longbench_sched.sim.trace import StepTracer
 from longbench_sched.store.parquet import read_run, write_run
@@ -169,3 +174,85 @@ def test_a_scheduler_that_waits_for_company_takes_no_step_meanwhile() -> None:
     first_ns = done.run.table.ints["first_byte_ns"][0] - done.run.table.ints["sent_ns"][0]
     assert 1_000_000_000 < first_ns < 1_100_000_000
     assert tracer.columns.texts["phase"] == ["prefill", "decode", "decode"]
+
+
+# -- several GPUs
+
+
+def apart(engine: str, pools: Pools, *flags: str) -> Setting:
+    return replace(setting(engine, *flags), pools=pools)
+
+
+PARALLEL = {
+    "TP 2": (setting("vllm", "-tp", "2"), 2),
+    "PP 4": (setting("sglang", "--pp-size", "4"), 4),
+    "TP 2, PP 2": (setting("trtllm", "--tp_size=2", "--pp_size=2", "--enable_chunked_prefill"), 4),
+    "mooncake-like": (apart("sglang", Pools("mooncake-like", 2, 1)), 3),
+    "dynamo-like, TP 2": (apart("vllm", Pools("dynamo-like", 1, 3), "-tp=2"), 8),
+}
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_engines_over_several_gpus_serve_a_whole_plan_and_are_stored(name: str, tmp_path: Path) -> None:
+    chosen, n_gpus = PARALLEL[name]
+    first, again = (run(LOAD, chosen).run for _ in range(2))
+    assert columns(first) == columns(again)
+    assert first.table.texts["phase"].count("measured") == 40
+    assert set(first.table.texts["status"]) == {"ok"}
+    assert list(first.table.ints["output_tokens"]) == list(first.table.ints["osl"])
+    write_run(first, tmp_path / "run.parquet")
+    back = read_run(tmp_path / "run.parquet")
+    assert columns(back) == columns(first)
+    assert back.meta.engine_facts["gpus"] == n_gpus
+    assert point_of(summarize(back)).gpus == n_gpus
+    page = " ".join(" ".join(line.text for line in headline.head(summarize(back))).split())
+    assert f"{n_gpus} GPUs" in page
+    if chosen.pools is not None:
+        assert back.meta.engine_facts["disaggregation"] == str(chosen.pools)
+        assert f"role {chosen.pools}" in page
+        assert back.meta.engine_facts["prefix_caching"] is False
+
+
+def test_pp4_a_prompt_alone_through_stages_takes_the_closed_form() -> None:
+    """(sum t_i + (S - 1) max t_i) / S + (S - 1) t_p2p + t_head, to the ns."""
+    text = "isl = 16384\nosl = 1\nconcurrency = 1\nrequests = 3\nwarmups = 0\n"
+    done = run(text, setting("vllm", "--max-num-batched-tokens=2048", "--pipeline-parallel-size=4"))
+    cost = StepCost(find_gpu("H200"), find_model(MODEL), Calibration())
+    price = chunk_price(cost)
+    whole_s = [price(2048, start) for start in range(0, 16_384, 2048)]
+    p2p_s = 4.5e-6 + 2048 * 3584 * 2 / 225e9
+    stat = summarize(done.run).whole.stats["ttft"]
+    expected_s = balanced_makespan_s(whole_s, 4, p2p_s=p2p_s) + cost.head_s(1)
+    assert (stat.min, stat.max) == pytest.approx((expected_s, expected_s), abs=2e-9)
+
+
+def test_between_pools_ttft_is_prefill_and_transfer() -> None:
+    """4000 tokens of 57,344 bytes over 0.7 of 50 GB/s after 1 ms of setup; each further token is a decode step."""
+    text = "isl = 4000\nosl = 3\nconcurrency = 1\nrequests = 3\nwarmups = 0\n"
+    stats = summarize(run(text, apart("vllm", Pools("dynamo-like"))).run).whole.stats
+    alone = summarize(run(text, setting("vllm")).run).whole.stats
+    assert stats["ttft"].p50 == pytest.approx(alone["ttft"].p50 + 1e-3 + 4000 * 57_344 / 35e9, abs=3e-9)
+    assert stats["tpot"].p50 == pytest.approx(alone["tpot"].p50, abs=3e-9)
+
+
+@pytest.mark.parametrize("chosen", [setting("vllm", "-pp=2"), apart("vllm", Pools())], ids=["stages", "pools"])
+def test_steps_that_overlap_are_not_traced(chosen: Setting) -> None:
+    plan = plan_virtual(read_workload(LOAD, "mine", "mine.toml", Path()), 0)
+    with pytest.raises(UsageError, match="several go on at once"):
+        simulate(plan, chosen, ORIGIN, observer=StepTracer())
+
+
+def test_a_run_that_is_cancelled_leaves_pools_and_stages_empty() -> None:
+    for chosen in (setting("sglang", "-pp=2"), apart("vllm", Pools("mooncake-like", 1, 1))):
+        engine = make_engine(chosen)
+        sequences = [engine.submit(20_000, 50, 0.0) for _ in range(4)]
+        step_s = engine.begin(0.0)
+        assert step_s is not None
+        engine.end(step_s)
+        for sequence in sequences:
+            engine.abort(sequence)
+        now_s = step_s
+        while (step_s := engine.begin(now_s)) is not None:
+            now_s += step_s
+            assert engine.end(now_s) == []
+        assert (engine.n_waiting, engine.n_running) == (0, 0)

@@ -396,3 +396,20 @@ def test_a_crowd_of_clients_that_vanish_leaves_no_word_and_a_server_that_answers
         child.terminate()
         _, words = child.communicate(timeout=20)
     assert words == ""
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_an_engine_in_stages_serves_many_at_once(engine: str) -> None:
+    flags = (*FLAGS[engine], "-tp", "2", "-pp", "4")
+    with EmbeddedServer(EmbeddedOptions(engine=engine, time_scale=100, flags=flags)) as server:
+        peers = [Peer(server) for _ in range(16)]
+        for i, peer in enumerate(peers):
+            fields = completion(server, prompt=[10 + i] * 3000, max_tokens=10)
+            peer.send("POST", "/v1/completions", json.dumps(fields).encode())
+        assert [len(tokens_of(peer.answer()[2])) for peer in peers] == [10] * 16
+        for peer in peers:
+            peer.close()
+        with Peer(server) as watcher:
+            info = watcher.info()
+            assert (info["n_running"], info["n_waiting"]) == (0, 0)
+            assert info["counters"]["generated_tokens"] == 160
