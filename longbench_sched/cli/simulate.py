@@ -66,7 +66,7 @@ def simulate(
             "--disaggregation",
             help="Prefill and decode on engines of their own, and how KV goes from one to the other: mooncake-like (streamed "
             "through a store) or dynamo-like (decode memory first, then at once). SGLang calls the two kinds of engine "
-            "--disaggregation-mode prefill and decode, Dynamo prefill and decode workers. none: engines that do both.",
+            "--disaggregation-mode prefill and decode, Dynamo prefill and decode workers. none: as many engines that do both.",
             rich_help_panel=ENGINE,
         ),
     ] = None,

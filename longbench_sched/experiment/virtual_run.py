@@ -22,13 +22,15 @@ from longbench_sched.record import StreamRecord
 from longbench_sched.run import ClientHealth, RecordColumns, Run, RunMeta, plan_facts
 from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
 from longbench_sched.sim.cost import Calibration
-from longbench_sched.sim.disaggregation import AnyEngine, DisaggregatedEngine, build_pools
+from longbench_sched.sim.deployment import AnyEngine, deploy
+from longbench_sched.sim.disaggregation import DisaggregatedEngine
 from longbench_sched.sim.drafting import build_speculating
 from longbench_sched.sim.engine import PLAYED, Engine, EngineOptions
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.pools import Pools
 from longbench_sched.sim.server import DIALECTS
+from longbench_sched.sim.side_by_side import SideBySide
 from longbench_sched.sim.speculation import Wish
 from longbench_sched.sim.transport import SimEnded, SimTransport, StepObserver
 from longbench_sched.sim.wire.base import Context, ServerDialect
@@ -116,7 +118,7 @@ def make_engine(setting: Setting, seed: int = 0) -> AnyEngine:
     def build() -> Engine:
         return build_speculating(setting.engine, gpu, model, setting.options, setting.calibration, wish=setting.wish, seed=seed)
 
-    return build() if setting.pools is None else build_pools(setting.pools, build)
+    return deploy(setting.pools, build)
 
 
 def step_facts(meta: RunMeta) -> StepFacts:
@@ -248,7 +250,7 @@ def _meta(plan: Plan, setting: Setting, origin: Origin, engine: AnyEngine, from_
 
 def engine_facts(engine: AnyEngine, served_model: str) -> dict[str, object]:
     """What the engine would say of itself to a client that asks, in the same keys, and what it is made of."""
-    all_engines, engine = engine, engine.first if isinstance(engine, DisaggregatedEngine) else engine
+    all_engines, engine = engine, engine if isinstance(engine, Engine) else engine.first
     played = PLAYED[engine.name]
     dialect = DIALECTS[played.dialect]()
     context = Context(engine, served_model, started=0)
@@ -273,6 +275,8 @@ def engine_facts(engine: AnyEngine, served_model: str) -> dict[str, object]:
         "options": asdict(engine.options),
         "calibration": asdict(engine.cost.calibration),
     }
+    if isinstance(all_engines, SideBySide):
+        made_of["data_parallel"] = len(all_engines.engines)
     if isinstance(all_engines, DisaggregatedEngine):
         found["prefix_caching"] = False  # left out between pools
         made_of["disaggregation"] = str(all_engines.pools)

@@ -19,13 +19,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from longbench_sched.errors import UsageError
 from longbench_sched.sim.content import Content
 from longbench_sched.sim.engine import Counters, Engine, Glide
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.models import Model
 from longbench_sched.sim.policy.sglang import SglangOptions
-from longbench_sched.sim.policy.static import StaticOptions
 from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.pools import Disaggregation, Link, Pools
 from longbench_sched.sim.state import Sequence, StepPlan
@@ -401,9 +399,6 @@ class DisaggregatedEngine:
             passage.reserved_blocks = 0
 
 
-AnyEngine = Engine | DisaggregatedEngine  # what can be simulated
-
-
 def _step(engine: Engine) -> StepPlan | None:
     """The step in progress, asked anew."""
     return engine.step
@@ -419,27 +414,3 @@ def _places(engine: Engine) -> int:
             return engine.options.max_batch_size
         case options:
             return options.max_num_seqs or 1
-
-
-def build_pools(pools: Pools, build: Callable[[], Engine]) -> DisaggregatedEngine:
-    """Both pools of engines that are alike. Raises UsageError for what is not played apart."""
-    if min(pools.n_prefill, pools.n_decode) < 1:
-        raise UsageError("both pools need an engine. Give --prefill-engines and --decode-engines from 1.")
-    plan = pools.plan
-    engines = [build() for _ in range(pools.n_prefill + pools.n_decode)]
-    first = engines[0]
-    if isinstance(first.options, StaticOptions):
-        raise UsageError(
-            "static batching ends a batch when its longest answer does: it cannot be split into prefill and decode."
-        )
-    if first.is_concurrent:
-        raise UsageError(
-            "pipeline stages are not played with prefill and decode apart.\n  Leave the pipeline-parallel size or "
-            "--disaggregation out; tensor parallelism goes with either."
-        )
-    if first.state.n_drafts:
-        raise UsageError(
-            "speculation is not played with prefill and decode apart: whether the drafter's cache travels differs by engine.\n"
-            "  Leave one of the two out."
-        )
-    return DisaggregatedEngine(plan, engines[: pools.n_prefill], engines[pools.n_prefill :], pools)

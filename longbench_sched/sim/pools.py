@@ -58,7 +58,7 @@ def exposed_transfer_s(link: Link, n_bytes: float, last_chunk_bytes: float, pref
 class Pools:
     """How many engines prefill and how many decode, and the way between them."""
 
-    way: str = "dynamo-like"  # of `PRESETS`
+    way: str = "dynamo-like"  # of `PRESETS`; or `TOGETHER`: as many engines that do both
     n_prefill: int = 1
     n_decode: int = 1
 
@@ -73,21 +73,23 @@ class Pools:
 
 
 POOL_KNOBS = ("disaggregation", "prefill_engines", "decode_engines")
-TOGETHER = "none"  # the way of an engine that does both
+TOGETHER = "none"  # the way of engines that do both
 
 
 def read_pools(words: Mapping[str, str]) -> Pools | None:
-    """Pools from words by the names of `POOL_KNOBS`; None if prefill and decode share engines. Raises UsageError."""
+    """Pools from words by the names of `POOL_KNOBS`; None for one engine that does both. Raises UsageError."""
     sizes = {knob: _size(knob, words[knob]) for knob in POOL_KNOBS[1:] if knob in words}
     way = words.get("disaggregation", TOGETHER)
-    if way == TOGETHER:
-        if sizes and "disaggregation" not in words:
-            raise UsageError(
-                f"--{next(iter(sizes)).replace('_', '-')} is of prefill and decode apart. Say which way: --disaggregation "
-                f"{' or '.join(PRESETS)}."
-            )
+    if sizes and "disaggregation" not in words:
+        raise UsageError(
+            f"--{next(iter(sizes)).replace('_', '-')} is of prefill and decode apart. Say which way: --disaggregation "
+            f"{' or '.join(PRESETS)}; or {TOGETHER}, for as many engines that do both."
+        )
+    if way == TOGETHER and not sizes:
         return None
     pools = Pools(way, sizes.get("prefill_engines", 1), sizes.get("decode_engines", 1))
+    if way == TOGETHER:
+        return pools
     return replace(pools, way=next(name for name, plan in PRESETS.items() if plan is pools.plan))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from longbench_sched.sim.disaggregation import AnyEngine
+from longbench_sched.sim.deployment import AnyEngine
 from longbench_sched.sim.engine import Engine
 from longbench_sched.sim.state import Sequence as Inside
 from longbench_sched.sim.state import StepPlan

@@ -23,7 +23,7 @@ from longbench_sched.plan import Request
 from longbench_sched.record import Decoded, Reason, Status, StreamRecord, TokenSource
 from longbench_sched.sim.clock import VirtualLoop
 from longbench_sched.sim.content import Content, prompt_content
-from longbench_sched.sim.disaggregation import AnyEngine
+from longbench_sched.sim.deployment import AnyEngine
 from longbench_sched.sim.engine import Engine
 from longbench_sched.sim.state import Sequence
 

@@ -148,7 +148,7 @@ def test_parallel_sizes_and_pools_can_be_knobs(base: Base) -> None:
     cells = make_cells(base, [Axis("tp_size", ("1", "2")), Axis("pp", ("1", "4"))])
     assert [make_engine(cell.setting).n_gpus for cell in cells] == [1, 4, 2, 8]
     cells = make_cells(base, [Axis("disaggregation", ("none", "dynamo-like")), Axis("decode_engines", ("1", "3"))])
-    assert [make_engine(cell.setting).n_gpus for cell in cells] == [1, 1, 2, 4]
+    assert [make_engine(cell.setting).n_gpus for cell in cells] == [2, 4, 2, 4]
     apart = replace(base, pools={"disaggregation": "mooncake-like", "prefill_engines": "2"})
     assert [cell.setting.pools for cell in make_cells(apart, [Axis("decode_engines", ("1", "2"))])] == [
         Pools("mooncake-like", 2, 1), Pools("mooncake-like", 2, 2),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.cost import StepCost
-from longbench_sched.sim.disaggregation import DisaggregatedEngine, Passage, build_pools
+from longbench_sched.sim.deployment import deploy
+from longbench_sched.sim.disaggregation import DisaggregatedEngine, Passage
 from longbench_sched.sim.engine import Engine, build_engine
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.goodput import Limits, goodput_per_s, poisson_arrivals, serve_side_by_side
@@ -164,14 +165,15 @@ def test_whoever_leaves_gives_everything_back_wherever_it_is(
 )
 def test_what_is_not_played_apart_is_refused(name: str, flags: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        build_pools(Pools(), lambda: build_engine(name, H200, QWEN, read_flags(name, flags)))
+        deploy(Pools(), lambda: build_engine(name, H200, QWEN, read_flags(name, flags)))
 
 
 @pytest.mark.parametrize(
     ("words", "found"),
     [
         ({}, None),
-        ({"disaggregation": "none", "decode_engines": "2"}, None),
+        ({"disaggregation": "none"}, None),
+        ({"disaggregation": "none", "decode_engines": "2"}, Pools("none", 1, 2)),
         ({"disaggregation": "Dynamo-like"}, Pools("dynamo-like", 1, 1)),
         ({"disaggregation": "mooncake-like", "prefill_engines": "3", "decode_engines": "2"}, Pools("mooncake-like", 3, 2)),
     ],

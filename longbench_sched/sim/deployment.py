@@ -1,0 +1,39 @@
+"""What serves a load: one engine, several that are alike, or pools of engines for prefill and for decode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from longbench_sched.errors import UsageError
+from longbench_sched.sim.disaggregation import DisaggregatedEngine
+from longbench_sched.sim.engine import Engine
+from longbench_sched.sim.policy.static import StaticOptions
+from longbench_sched.sim.pools import TOGETHER, Pools
+from longbench_sched.sim.side_by_side import SideBySide
+
+AnyEngine = Engine | DisaggregatedEngine | SideBySide  # what can be simulated
+
+
+def deploy(pools: Pools | None, build: Callable[[], Engine]) -> AnyEngine:
+    """Engines that are alike, as the pools say; one without pools. Raises UsageError for what is not played apart."""
+    first = build()
+    if pools is None:
+        return first
+    engines = [first, *(build() for _ in range(pools.n_prefill + pools.n_decode - 1))]
+    if pools.way == TOGETHER:
+        return SideBySide(engines)
+    if isinstance(first.options, StaticOptions):
+        raise UsageError(
+            "static batching ends a batch when its longest answer does: it cannot be split into prefill and decode."
+        )
+    if first.layout.pp > 1:
+        raise UsageError(
+            "pipeline stages are not played with prefill and decode apart.\n  Leave the pipeline-parallel size or "
+            "--disaggregation out; tensor parallelism goes with either."
+        )
+    if first.state.n_drafts:
+        raise UsageError(
+            "speculation is not played with prefill and decode apart: whether the drafter's cache travels differs by engine.\n"
+            "  Leave one of the two out."
+        )
+    return DisaggregatedEngine(pools.plan, engines[: pools.n_prefill], engines[pools.n_prefill :], pools)
