@@ -19,6 +19,14 @@ ENGINES = {
     "vllm by priority": lambda kv: vllm(kv, max_num_batched_tokens=64, scheduling_policy="priority"),
     "sglang": lambda kv: sglang(kv, chunked_prefill_size=64, max_running_requests=6),
     "sglang without cache": lambda kv: sglang(kv, chunked_prefill_size=64, disable_radix_cache=True),
+    "sglang by lot": lambda kv: sglang(kv, chunked_prefill_size=64, max_running_requests=4, schedule_policy="random"),
+    "sglang by priority": lambda kv: sglang(
+        kv,
+        chunked_prefill_size=64,
+        max_running_requests=4,
+        enable_priority_scheduling=True,
+        priority_scheduling_preemption_threshold=1,
+    ),
     "trtllm": lambda kv: trtllm(kv, max_num_tokens=64, enable_chunked_prefill=True),
     "trtllm by use": lambda kv: trtllm(
         kv, max_num_tokens=64, enable_chunked_prefill=True, capacity_scheduler_policy="MAX_UTILIZATION"

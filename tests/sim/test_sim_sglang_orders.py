@@ -103,6 +103,13 @@ def test_it_leaves_none_for_those_that_are_not_shorter_or_do_not_fit() -> None:
         assert drive(engine, work).plans[1][0] == (0, second, 16, P), isl
 
 
+def test_those_that_go_along_leave_memory_for_the_rest_of_it() -> None:
+    """282 tokens of KV: if the shorter ones took all that the chunk leaves, the 182 of the first would not fit any more."""
+    work = [Arrival(i / 10_000, isl, osl) for i, (isl, osl) in enumerate([(182, 7), (40, 2), (61, 5), (82, 3)])]
+    story = drive(sglang(282, chunked_prefill_size=64, schedule_policy="shortest-prefill-first"), work)
+    assert story.preempted == []
+
+
 def urgent(*priorities: int) -> list[Arrival]:
     return [Arrival(0, 10, 2, priority=priority) for priority in priorities]
 

@@ -24,9 +24,10 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from functools import partial
 
+from longbench_sched.sim.policy.sglang_batch import Batch, Full
 from longbench_sched.sim.policy.sglang_options import SGLANG_0_4_2, Sglang042Options, SglangOptions
 from longbench_sched.sim.policy.sglang_queue import ordered, room_left_for_shorter, urgency
-from longbench_sched.sim.state import RELEASE, Chunk, SchedulerState, Sequence, StepPlan, Verify
+from longbench_sched.sim.state import RELEASE, SchedulerState, Sequence, StepPlan, Verify
 
 __all__ = ["Sglang", "Sglang042Options", "SglangNote", "SglangOptions"]
 
@@ -47,61 +48,6 @@ class SglangNote:
     is_loose: bool = False  # "full" was set while nothing ran: it goes with the batch that it was set on
     n_departures: int = 0  # when it was found full: a departure since then makes room
     n_decodes_due: int = 0  # decode steps before the queue is looked at again
-
-
-class _Full(Exception):
-    """Nobody more is admitted, and nobody will be until somebody leaves."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    """A prefill batch in the making, and what is left of its budgets. Memory is in tokens."""
-
-    plan: StepPlan
-    state: SchedulerState
-    input_left: int
-    chunk_left: int | None  # None: prompts are not chunked
-    total_offset: float
-    current_offset: int
-    ratio: float
-    chunked: Sequence | None = None
-    states: list[tuple[float, int]] | None = None  # (tokens left, tokens held) of those that may run to their limit
-
-    @property
-    def page(self) -> int:
-        return self.state.kv.block_tokens
-
-    @property
-    def total_left(self) -> float:
-        return self.state.kv.free * self.page - self.total_offset
-
-    @property
-    def current_left(self) -> int:
-        return self.state.kv.free * self.page - self.current_offset
-
-    def paged(self, tokens: int) -> int:
-        return -(-tokens // self.page) * self.page
-
-    def add(self, sequence: Sequence, start: int, n: int, new_tokens: int) -> None:
-        """Take `n` tokens of a sequence, and reserve what it will generate."""
-        self.plan.chunks.append(Chunk(sequence, n, start))
-        paged = self.paged(n)
-        self.total_offset += paged + self.page + new_tokens
-        self.current_offset += paged + self.page
-        self.input_left -= paged
-        if self.chunk_left is not None:
-            self.chunk_left -= paged
-        if start + n < sequence.length:
-            self.chunked = sequence
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether a token budget is used up."""
-        return self.input_left <= 0 or (self.chunk_left is not None and self.chunk_left <= 0)
-
-    @property
-    def is_out_of_memory(self) -> bool:
-        return self.total_left <= 0 or self.current_left <= 0
 
 
 @dataclass(slots=True)
@@ -192,7 +138,7 @@ class Sglang:
         is_full = False
         try:
             self._admit(batch, queue, decoding)
-        except _Full:
+        except Full:
             is_full = bool(plan.chunks) or bool(decoding)
         self._allocate(state, plan)
         if self.options.enable_mixed_chunk and plan.chunks and decoding:
@@ -203,7 +149,7 @@ class Sglang:
 
     def _empty_batch(
         self, state: SchedulerState, plan: StepPlan, decoding: SequenceOf[Sequence], chunked: Sequence | None
-    ) -> _Batch:
+    ) -> Batch:
         options, note = self.options, plan.note
         assert isinstance(note, SglangNote)
         ratio = note.ratio
@@ -211,7 +157,7 @@ class Sglang:
         chunk = options.chunked_prefill_size or -1
         if self.next_chunk is not None and chunked is not None:
             chunk = self.next_chunk(chunked.computed)
-        return _Batch(
+        return Batch(
             plan,
             state,
             input_left=options.max_prefill_tokens - n_mixed,
@@ -228,7 +174,7 @@ class Sglang:
     def _ratio_of(self, sequence: Sequence, ratio: float) -> float:
         return 1.0 if sequence.runs_to_length and self.options.profile.reserves_ignore_eos_in_full else ratio
 
-    def _go_on(self, batch: _Batch, chunked: Sequence, queue: list[Sequence]) -> None:
+    def _go_on(self, batch: Batch, chunked: Sequence, queue: list[Sequence]) -> None:
         """The prompt in progress comes first, and always gets on."""
         left = chunked.left_to_compute
         n = left
@@ -250,10 +196,10 @@ class Sglang:
         if is_cut_short:  # those that go along must leave room for the rest of it
             batch.total_offset += batch.paged(left - n) + new_tokens
 
-    def _admit(self, batch: _Batch, queue: list[Sequence], decoding: list[Sequence]) -> None:
+    def _admit(self, batch: Batch, queue: list[Sequence], decoding: list[Sequence]) -> None:
         """Take from the queue what the budgets hold; `decoding` loses those whose place is taken.
 
-        Raises _Full when places or memory have come to an end.
+        Raises Full when places or memory have come to an end.
         """
         state, plan = batch.state, batch.plan
         is_full = False
@@ -263,7 +209,7 @@ class Sglang:
                 return
             is_full = is_full or len(plan.chunks) + len(decoding) >= self._places(state)
             if is_full and not (self.options.has_priority_preemption and self._oust(batch, sequence, decoding)):
-                raise _Full
+                raise Full
             if is_alone and plan.chunks:
                 return
             if sequence.runs_to_length and not state.kv.is_caching and self.options.profile.reserves_ignore_eos_in_full:
@@ -273,11 +219,11 @@ class Sglang:
             if not is_taken:
                 return
             if batch.is_out_of_memory:
-                raise _Full
+                raise Full
             if batch.is_spent:
                 return
 
-    def _oust(self, batch: _Batch, sequence: Sequence, decoding: list[Sequence]) -> bool:
+    def _oust(self, batch: Batch, sequence: Sequence, decoding: list[Sequence]) -> bool:
         """Take the place, and if need be more, from running sequences that are less urgent by more than the threshold."""
         options, plan = self.options, batch.plan
 
@@ -305,8 +251,8 @@ class Sglang:
         plan.preempted_to_tail = True
         return True
 
-    def _take(self, batch: _Batch, sequence: Sequence) -> bool:
-        """Admit a sequence, or its first chunk; False if a token budget forbids it. Raises _Full if memory does."""
+    def _take(self, batch: Batch, sequence: Sequence) -> bool:
+        """Admit a sequence, or its first chunk; False if a token budget forbids it. Raises Full if memory does."""
         kv, plan = batch.state.kv, batch.plan
         hit = 0
         if kv.is_caching:
@@ -317,7 +263,7 @@ class Sglang:
         new_tokens = min(max(sequence.max_new - sequence.generated, 0), CLIP_MAX_NEW_TOKENS)
         if extend + new_tokens + batch.page >= batch.total_left:
             kv.release(sequence)
-            raise _Full
+            raise Full
         paged = batch.paged(extend)
         is_capped = batch.chunk_left is None or self.options.profile.caps_input_with_chunks
         if is_capped and plan.chunks and paged >= batch.input_left:
@@ -337,12 +283,12 @@ class Sglang:
         batch.add(sequence, hit, n, min(sequence.max_new, CLIP_MAX_NEW_TOKENS) if n == extend else 0)
         return True
 
-    def _take_ignoring_eos(self, batch: _Batch, sequence: Sequence, decoding: SequenceOf[Sequence]) -> bool:
+    def _take_ignoring_eos(self, batch: Batch, sequence: Sequence, decoding: SequenceOf[Sequence]) -> bool:
         """The same for a request that runs to its limit, without a cache: there must be room at every end to come."""
         extend = sequence.length
         paged = batch.paged(extend) + batch.page
         if paged > min(batch.current_left, batch.total_left):
-            raise _Full
+            raise Full
         self._foresee(batch, sequence, decoding)
         left = batch.current_left - paged
         freed = 0
@@ -351,7 +297,7 @@ class Sglang:
         for i, (tokens_left, held) in enumerate(states):
             n = len(states) - i
             if left + freed - tokens_left * n <= n:  # one token each in reserve
-                raise _Full
+                raise Full
             freed += held
         n = extend
         if batch.chunk_left is not None and extend > batch.chunk_left:
@@ -362,7 +308,7 @@ class Sglang:
         batch.add(sequence, 0, n, min(sequence.max_new, CLIP_MAX_NEW_TOKENS) if n == extend else 0)
         return True
 
-    def _foresee(self, batch: _Batch, sequence: Sequence, decoding: SequenceOf[Sequence]) -> None:
+    def _foresee(self, batch: Batch, sequence: Sequence, decoding: SequenceOf[Sequence]) -> None:
         """Keep the list of ends to come, nearest first."""
 
         def end_of(one: Sequence) -> tuple[float, int]:
