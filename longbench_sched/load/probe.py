@@ -9,10 +9,12 @@ and what the embedded engine says of itself.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+import socket
 import ssl
-import time
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -319,6 +321,10 @@ class _Answer:
         return self.status == 200
 
 
+class _Endless(httpx.ReadTimeout):
+    """An answer goes on and on."""
+
+
 class _Session:
     """A few requests to one server, none of them timed."""
 
@@ -335,6 +341,7 @@ class _Session:
             timeout=httpx.Timeout(options.answer_s, connect=options.connect_s),
             headers=[*lines, *((n, v) for n, v in target.headers if n.lower() == "host"), ("Accept", "*/*")],
         )
+        self._socket: socket.socket | None = None  # that of the newest connection
 
     def __enter__(self) -> Self:
         return self
@@ -368,16 +375,43 @@ class _Session:
             return _Answer(0, b"", os_words(_root(error)))
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> _Answer:
-        with self._client.stream(method, self.url + path, json=body) as response:
+        # The limits of httpx are for each read: a byte now and then would pass them for ever, in the headers too.
+        has_passed = threading.Event()
+        limit = threading.Timer(ANSWER_TIMES * self._options.answer_s, self._cut, (has_passed,))
+        limit.daemon = True
+        limit.start()
+        answer: _Answer | None = None
+        try:
+            answer = self._read_answer(method, path, body)
+        except httpx.HTTPError:
+            if not has_passed.is_set():
+                raise
+        finally:
+            limit.cancel()
+        if answer is None or has_passed.is_set():  # a body that lasts until the connection ends looks complete
+            raise _Endless("the answer does not end")
+        return answer
+
+    def _read_answer(self, method: str, path: str, body: Mapping[str, object] | None) -> _Answer:
+        extensions = {"trace": self._note_connection}
+        with self._client.stream(method, self.url + path, json=body, extensions=extensions) as response:
             data = bytearray()
-            latest_s = time.monotonic() + ANSWER_TIMES * self._options.answer_s
             for piece in response.iter_raw():
                 data += piece
-                if time.monotonic() > latest_s:  # the limit of httpx is for each read: a byte now and then would pass it
-                    raise httpx.ReadTimeout("the answer does not end", request=response.request)
                 if len(data) > MAX_ANSWER_BYTES:
                     return _Answer(0, b"", f"an answer of more than {MAX_ANSWER_BYTES >> 20} MiB")
             return _Answer(response.status_code, bytes(data))
+
+    def _note_connection(self, event: str, known: Mapping[str, Any]) -> None:
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._socket = known["return_value"].get_extra_info("socket")
+
+    def _cut(self, has_passed: threading.Event) -> None:
+        """End the reading of an answer, from another thread."""
+        has_passed.set()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # not TLS's own, which forgets its state under a read
 
     def _unreachable(self, error: Exception, path: str) -> TargetError:
         engine, root = self._target.engine, _root(error)
@@ -393,6 +427,9 @@ class _Session:
         match error:
             case httpx.ConnectTimeout():
                 why = f"no connection within {self._options.connect_s:g} s"
+            case _Endless():
+                limit = f"{ANSWER_TIMES * self._options.answer_s:g} s"
+                return TargetError(f"{self.url} does not come to the end of its answer to GET {path} in {limit}.\n{remedy}")
             case httpx.TimeoutException():
                 limit = f"{self._options.answer_s:g} s"
                 return TargetError(f"{self.url} takes connections but does not answer GET {path} within {limit}.\n{remedy}")

@@ -127,13 +127,24 @@ def test_a_connection_that_does_not_come_about_is_given_up() -> None:
         probe(make_target(f"http://127.0.0.1:{port}"), ProbeOptions(connect_s=0.1))
 
 
-def test_an_answer_that_comes_byte_by_byte_for_ever_is_given_up() -> None:
-    endless = [Send(scripted.head(200, ("Content-Length", "100000"))), Segments([b" "] * 100_000, gap_ms=5)]
-    with (
-        ScriptedServer(endless) as server,
-        pytest.raises(TargetError, match="does not answer GET /v1/models within"),
-    ):
+@pytest.mark.parametrize(
+    "begin",
+    [b"HTTP/1.1 200 OK\r\nX-Endless: ", scripted.head(200, ("Content-Length", "100000")), scripted.head(200)],
+    ids=["headers", "body", "body-to-the-end-of-the-connection"],
+)
+def test_an_answer_that_comes_byte_by_byte_for_ever_is_given_up(begin: bytes) -> None:
+    endless = [Send(begin), Segments([b"x"] * 100_000, gap_ms=5)]
+    with ScriptedServer(endless) as server, pytest.raises(TargetError) as error:
         probe(make_target(server.url), ProbeOptions(answer_s=0.05))
+    assert f"{server.url} does not come to the end of its answer to GET /v1/models in 0.3 s" in str(error.value)
+    assert "No request was sent." in str(error.value)
+
+
+def test_a_later_answer_that_never_ends_is_passed_over() -> None:
+    endless = {"GET /metrics": [Send(b"HTTP/1.1 200 OK\r\nX-Endless: "), Segments([b"x"] * 100_000, gap_ms=5)]}
+    table = endless | {path: [Send(answer)] for path, answer in VLLM.items()}
+    with ScriptedServer(routes(table)) as server:
+        assert probe(make_target(server.url), ProbeOptions(answer_s=0.05)).facts["version"] == "0.32.0"
 
 
 def test_a_header_with_a_line_break_is_refused() -> None:
