@@ -13,7 +13,7 @@ by part. Both are of one GPU out of `tp`; pipeline stages are `pipeline.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -180,18 +180,18 @@ class StepCost:
             attention_s += self.decode_attention_s(context, pairs)
         tokens = prefill_tokens + decode_tokens + plan.padding
         gpu_s = attention_s + self.linear_s(tokens) + self.head_s(n_last + decode_tokens)
-        return self._with_host(gpu_s, len(plan.chunks), n_decodes, context, prefill_tokens)
+        return self._with_host(gpu_s, [(chunk.n_tokens, chunk.start) for chunk in plan.chunks], n_decodes, context)
 
     def decode_s(self, n_requests: int, context: int) -> float:
         """Seconds of a step that only decodes; `context` is the sum of the keys that each request's token sees."""
         gpu_s = self.linear_s(n_requests) + self.head_s(n_requests) + self.decode_attention_s(context, context)
-        return self._with_host(gpu_s, 0, n_requests, context, 0)
+        return self._with_host(gpu_s, (), n_requests, context)
 
-    def _with_host(self, gpu_s: float, n_chunks: int, n_decodes: int, context: int, prefill_tokens: int) -> float:
-        """The step with what the host and a drafter add."""
-        host_s = self._host_fixed_s + self.calibration.host_per_request_s * (n_decodes + n_chunks)
+    def _with_host(self, gpu_s: float, chunks: Sequence[tuple[int, int]], n_decodes: int, context: int) -> float:
+        """The step with what the host and a drafter add; chunks are (tokens, tokens before them)."""
+        host_s = self._host_fixed_s + self.calibration.host_per_request_s * (n_decodes + len(chunks))
         if self.speculator is not None:
-            gpu_s += self.draft_s(n_decodes, context) + self.draft_prefill_s(prefill_tokens)
+            gpu_s += self.draft_s(n_decodes, context) + self.draft_prefill_s(chunks)
             host_s += self.speculator.drafter.host_s_per_request * n_decodes
         return max(gpu_s, host_s) if self.calibration.is_host_overlapped else gpu_s + host_s
 
@@ -218,7 +218,7 @@ class StepCost:
             kernels.append(("head", self._head(load.n_sampled)))
         if self.speculator is not None:
             kernels += [("drafting", one) for one in _drafting(self, self.speculator, load.n_decodes, load.decode_context)]
-            kernels += [("drafting", one) for one in self._draft_prefill(load.prefill_tokens)]
+            kernels += [("drafting", one) for one in self._draft_prefill([(n, start) for n, start, _ in load.chunks])]
         parts = list(_lines(kernels))
         n_late = sum(start > 0 for _, start, _ in load.chunks)
         if n_late and calibration.chunk_penalty_s:
@@ -337,21 +337,27 @@ class StepCost:
         return self._prefill_attention(n_tokens, start).seconds
 
     def _prefill_attention(self, n_tokens: int, start: int) -> Kernel:
-        """FLOP = layers x flop_per_pair x (c L + c^2 / 2); efficiency e s / (s + s0) with effective key length s = 2 L + c.
+        """The target's, all layers.
 
-        For chunks with a prefix neither is measured anywhere: `attention_chunk_eff` is theirs to calibrate.
+        For chunks with a prefix the efficiency is measured nowhere: `attention_chunk_eff` is theirs to calibrate.
         """
-        calibration, fit, tp = self.calibration, self.gpu.attention, self.parallel.tp
-        flop = self.model.layers * self.model.attention.flop_per_pair() / tp * n_tokens * (start + n_tokens / 2)
-        reach = 2.0 * start + n_tokens
-        half = fit.half_tokens if calibration.attention_half_tokens is None else calibration.attention_half_tokens
-        eff = self._attention_eff
-        if start and calibration.attention_chunk_eff is not None:
-            eff = calibration.attention_chunk_eff
-        n_bytes = (start + n_tokens) * float(self.model.kv_bytes_per_token(tp))
-        peak = self.gpu.bf16_flops
+        tp, eff = self.parallel.tp, self._attention_eff
+        if start and self.calibration.attention_chunk_eff is not None:
+            eff = self.calibration.attention_chunk_eff
+        flop_per_pair = self.model.layers * self.model.attention.flop_per_pair() / tp
+        pairs = n_tokens * (start + n_tokens / 2)
+        return self._causal(flop_per_pair * pairs, n_tokens, pairs, (start + n_tokens) * self.model.kv_bytes_per_token(tp), eff)
+
+    def _causal(self, flop: float, n_tokens: int, pairs: float, n_bytes: float, eff: float) -> Kernel:
+        """Queries on keys before them; efficiency e s / (s + s0) with the effective key length s = 2 x pairs / queries.
+
+        Without a window there are c L + c^2 / 2 pairs for c tokens after L, and s = 2 L + c.
+        """
+        fit, peak = self.gpu.attention, self.gpu.bf16_flops
+        half = fit.half_tokens if self.calibration.attention_half_tokens is None else self.calibration.attention_half_tokens
+        reach = 2.0 * pairs / n_tokens
         memory_s = n_bytes / (self._head_products.fit.mem_eff * self.gpu.bandwidth)
-        return Kernel(flop, n_bytes, flop / (peak * eff * reach / (reach + half)), memory_s, flop / peak)
+        return Kernel(flop, float(n_bytes), flop / (peak * eff * reach / (reach + half)), memory_s, flop / peak)
 
     def decode_attention_s(self, keys: int, pairs: float) -> float:
         """Attention of all decodes: each key is read once for its request, and works with every query of it."""
@@ -383,17 +389,28 @@ class StepCost:
             return 0.0
         return sum(kernel.seconds for kernel in _drafting(self, self.speculator, n_requests, context))
 
-    def draft_prefill_s(self, tokens: int) -> float:
-        """Filling the drafter's own cache with a prompt."""
-        return sum(kernel.seconds for kernel in self._draft_prefill(tokens))
+    def draft_prefill_s(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Filling the drafter's own cache with chunks of prompts: (tokens, tokens before them)."""
+        return sum(kernel.seconds for kernel in self._draft_prefill(chunks))
 
-    def _draft_prefill(self, tokens: int) -> Iterator[Kernel]:
-        """A drafter with a cache reads the prompt as well: its linear work; its attention is a layer's, left out."""
-        if self.speculator is None or not tokens or not self.speculator.kv_bytes_per_token:
+    def _draft_prefill(self, chunks: Sequence[tuple[int, int]]) -> Iterator[Kernel]:
+        """A drafter with a cache reads the prompt as well: its weights for all chunks together, its attention for each.
+
+        With a window w a token sees at most w keys: of c tokens after L the first a = w - L see all, the others w each.
+        """
+        if self.speculator is None or not chunks or not self.speculator.kv_bytes_per_token:
             return
-        drafter = self.speculator.drafter
-        weights = drafter.own_weights / self.parallel.tp
+        drafter, tp = self.speculator.drafter, self.parallel.tp
+        tokens, weights = sum(n for n, _ in chunks), drafter.own_weights / tp
         yield self._products.of_work(2.0 * tokens * weights, weights * self.model.weight_bytes, 4 * drafter.layers)
+        for n, start in chunks if drafter.flop_per_pair else ():
+            window = drafter.window or start + n
+            n_whole = max(0, min(n, window - start))
+            pairs = n_whole * (start + n_whole / 2) + (n - n_whole) * window
+            n_bytes = min(start, window) + n
+            yield self._causal(
+                drafter.flop_per_pair / tp * pairs, n, pairs, n_bytes * drafter.kv_bytes_per_token / tp, self._attention_eff
+            )
 
 
 def load_of(plan: StepPlan) -> StepLoad:

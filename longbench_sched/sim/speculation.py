@@ -27,6 +27,7 @@ class Drafter:
     own_weights: int = 0  # parameters it adds to memory
     read_weights: int = 0  # parameters a pass reads: its own and those it borrows (the target's head, some of its layers)
     layers: float = 0.0  # attention layers in a pass
+    flop_per_pair: float = 0.0  # of its own layers, for a query and a key of a prompt; 0: it reads no prompt
     kv_bytes_per_token: float = 0.0  # what it adds to the cache
     read_kv_bytes_per_token: float = 0.0  # what a pass reads for a token of context
     window: int | None = None  # tokens of history it attends to; None: all
@@ -140,6 +141,7 @@ def _mtp(target: Model, wish: Wish) -> Speculator:
         own_weights=k * layer,  # one module a depth
         read_weights=layer + target.hidden * target.vocab,
         layers=1,
+        flop_per_pair=k * target.attention.flop_per_pair(),
         kv_bytes_per_token=k * per_layer,
         read_kv_bytes_per_token=per_layer,
         window=wish.draft_window,
@@ -229,6 +231,7 @@ def _model_drafter(model: Model, k: int, window: int | None) -> Drafter:
         own_weights=model.total_weights(),
         read_weights=model.linear_weights() + model.hidden * model.vocab,
         layers=model.layers,
+        flop_per_pair=model.layers * model.attention.flop_per_pair(),
         kv_bytes_per_token=model.kv_bytes_per_token(),
         read_kv_bytes_per_token=model.kv_bytes_per_token(),
         window=window,
@@ -245,6 +248,7 @@ def _layer_drafter(target: Model, k: int, *, width: int, fused: int, window: int
         own_weights=own,
         read_weights=own + target.hidden * target.vocab,
         layers=1,
+        flop_per_pair=target.attention.flop_per_pair(),
         kv_bytes_per_token=kv,
         read_kv_bytes_per_token=kv,
         window=window,

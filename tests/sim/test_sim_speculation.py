@@ -198,3 +198,29 @@ def test_a_wish_that_cannot_be_fulfilled_is_refused(method: str, wish: Wish, wor
 def test_every_method_has_a_price_for_every_model(method: str, target: Model) -> None:
     one = find_speculator(method, target, Wish(draft_model=SMALL))
     assert 0 < StepCost(H200, target, speculator=one).price(decoding(4, 3000, one)) < 10
+
+
+def drafting_flop(speculator: Speculator, *chunks: tuple[int, int]) -> float:
+    bill = StepCost(H200, LLAMA, speculator=speculator).bill(StepLoad(chunks=tuple((n, start, False) for n, start in chunks)))
+    return sum(part.flop for part in bill.parts if part.name == "drafting")
+
+
+def test_a_draft_model_attends_to_the_prompt_in_all_its_layers() -> None:
+    """Llama-3.2-1B: 16 layers x 4 x 2048 FLOP for each of 128K^2 / 2 pairs, 1.1e15: more than its weights' 3.2e14."""
+    small = speculator("draft-model")
+    flop = 2 * K128 * small.own_weights + 16 * 4 * 2048 * K128**2 / 2
+    assert drafting_flop(small, (K128, 0)) == pytest.approx(flop)
+    assert drafting_flop(small, (K128 // 2, 0), (K128 // 2, K128 // 2)) == pytest.approx(flop), "the same work in chunks"
+    cost = StepCost(H200, LLAMA, speculator=small)
+    assert cost.draft_prefill_s([(K128, 0)]) > flop / H200.bf16_flops
+    one_token_more = cost.draft_prefill_s([(1, K128)]) - cost.draft_prefill_s([(1, 0)])
+    assert one_token_more > K128 * 32_768 / H200.bandwidth, "the cache before a chunk is read"
+
+
+def test_a_window_bounds_what_a_drafter_attends_to_in_a_prompt() -> None:
+    pairs = 2048 * 2048 / 2 + (16384 - 2048) * 2048
+    for windowed in (speculator("eagle3", draft_window=2048), speculator("mtp", draft_window=2048)):
+        own = 2 * 16384 * windowed.own_weights
+        assert drafting_flop(windowed, (16384, 0)) == pytest.approx(own + 4 * 4096 * pairs)
+        assert drafting_flop(windowed, (1024, 0), (7168, 1024), (8192, 8192)) == pytest.approx(own + 4 * 4096 * pairs)
+    assert drafting_flop(speculator("self"), (16384, 0)) == 0, "its layers are the target's, and so is its cache"
