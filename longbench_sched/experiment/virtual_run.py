@@ -55,6 +55,8 @@ class Setting:
     shape: Model | None = None  # of a model that is not in the table
     wish: Wish = field(default_factory=Wish)  # of a drafter, what no flag of an engine says
     pools: Pools | None = None  # engines of their own for prefill and decode
+    prefill_options: EngineOptions | None = None  # of one pool alone; None: `options`
+    decode_options: EngineOptions | None = None
     cell: Mapping[str, str] = field(default_factory=dict)  # what tells this run from its neighbours in a sweep
 
 
@@ -115,10 +117,11 @@ def make_engine(setting: Setting, seed: int = 0) -> AnyEngine:
     """The engine of a setting, idle; the seed decides which drafts hold. Raises UsageError."""
     model, gpu = setting.shape or find_model(setting.model), find_gpu(setting.gpu)
 
-    def build() -> Engine:
-        return build_speculating(setting.engine, gpu, model, setting.options, setting.calibration, wish=setting.wish, seed=seed)
+    def build(options: EngineOptions | None) -> Engine:
+        options = options or setting.options
+        return build_speculating(setting.engine, gpu, model, options, setting.calibration, wish=setting.wish, seed=seed)
 
-    return deploy(setting.pools, build)
+    return deploy(setting.pools, lambda: build(setting.prefill_options), lambda: build(setting.decode_options))
 
 
 def step_facts(meta: RunMeta) -> StepFacts:
@@ -263,6 +266,7 @@ def engine_facts(engine: AnyEngine, served_model: str) -> dict[str, object]:
         found |= facts.model_facts(facts.read_models(models)[0])
     if "version" not in found and (version := _body(dialect, context, "/version")) is not None:
         found["version"] = facts.read_version(version)
+    found = facts.read_announcement({"options": asdict(engine.options)}) | found  # what the engine played would not tell
     if engine.name != played.dialect:  # it only borrows an interface: neither the name nor the version is its own
         release = played.title.rpartition(" ")[2]
         found |= {"engine": engine.name, "version": f"{release}+simulated" if release[:1].isdigit() else None}
@@ -280,6 +284,8 @@ def engine_facts(engine: AnyEngine, served_model: str) -> dict[str, object]:
     if isinstance(all_engines, DisaggregatedEngine):
         found["prefix_caching"] = False  # left out between pools
         made_of["disaggregation"] = str(all_engines.pools)
+        if not all_engines.is_alike:
+            made_of["tensor_parallel"] = None
         made_of["kv_transfer"] = asdict(all_engines.plan)
     speculator = engine.cost.speculator
     if speculator is not None:

@@ -80,6 +80,11 @@ def test_a_run_says_that_it_is_simulated_and_names_no_machine() -> None:
     assert meta.digest == meta.plan["extra"]["schedule_digest"]
 
 
+def test_a_simulated_tensorrt_tells_the_settings_that_the_real_one_would_not() -> None:
+    said = run(LOAD, setting("trtllm")).run.meta.engine_facts
+    assert (said["token_budget"], said["max_num_seqs"], said["block_size"], said["chunked_prefill"]) == (8192, 2048, 32, False)
+
+
 def test_the_engine_says_of_itself_what_it_would_say_over_http() -> None:
     from longbench_sched.launch.process import EmbeddedOptions, EmbeddedServer
     from longbench_sched.load.probe import probe
