@@ -45,7 +45,7 @@ class Export:
                 rest = rest[self.file.write(rest) :]
         except OSError as error:
             raise StoreError(
-                f"cannot write {self.name}: {error.strerror}. The run itself is stored; see `show latest`."
+                f"cannot write {self.name}: {error.strerror}. Runs that are stored stay so: export again to another place."
             ) from None
         self.is_written = True
 
@@ -89,7 +89,9 @@ def _open(name: str, formats: Mapping[str, Format]) -> Export:
         # Appending: opens for writing without emptying a file that an earlier run left.
         return Export(name, form, Path(name).open("ab", buffering=0), is_new)
     except OSError as error:
-        raise StoreError(f"--export {name}: cannot be written ({error.strerror}). Nothing was measured.") from None
+        raise StoreError(
+            f"--export {name}: cannot be written ({error.strerror}). Name another place; nothing was done."
+        ) from None
 
 
 def check_charts(form: str, names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ is asked, and whatever the engine says against the plan before the first measure
 from __future__ import annotations
 
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -78,7 +79,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run and where it lies: its Parquet file, or the journal if that could not be written (see `failure`)."""
+    """A run and where it lies: its Parquet file; or what was written instead where that could not be (see `failure`)."""
 
     run: Run
     path: Path
@@ -114,7 +115,7 @@ def measure(order: Order, target: Target) -> Measured:
             meta = engine_answers.with_prefix_hits(meta, hits_before, target, options)
             meta = replace(meta, marks=recorder.run_marks)
             run = Run(_meta_after(meta, result, lateness_ms), recorder.table())
-            return _store(run, order.folder / f"{run_id}{schema.ENDING}", log)
+            return store(run, order.folder / f"{run_id}{schema.ENDING}", log)
 
 
 def _new_run_id(folder: Path, engine: str, workload: str) -> str:
@@ -135,19 +136,33 @@ def _signals_held() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _store(run: Run, path: Path, log: journal.Journal) -> Measured:
-    """Write the run; the journal goes when its records are safe. A full disk does not cost the numbers on the screen."""
+def store(run: Run, path: Path, log: journal.Journal) -> Measured:
+    """Write the run; the journal goes when its records are safe. A full disk costs neither the page nor the records.
+
+    Where neither the file nor the journal could be written whole, the run goes into the system's temporary folder.
+    """
     log.note_meta(run.meta)
     try:
         write_run(run, path)
     except StoreError as error:
         log.close()
-        held = f"Its journal ended early: {log.failure}" if log.failure else f"`show {log.path}` reads it from its journal."
-        return Measured(run, log.path, f"{error}\n{held}")
+        if log.failure is None:
+            return Measured(run, log.path, f"{error}\n`show {log.path}` reads it from its journal.")
+        return _store_elsewhere(run, path.name, log, str(error))
     if log.failure is not None:
         output.say(f"Warning: {log.failure.rstrip('.')}. The run itself is stored.")
     log.remove()
     return Measured(run, path)
+
+
+def _store_elsewhere(run: Run, name: str, log: journal.Journal, failure: str) -> Measured:
+    try:
+        place = Path(tempfile.mkdtemp(prefix="longbench-sched-")) / name
+        write_run(run, place)
+    except (StoreError, OSError):
+        return Measured(run, log.path, f"{failure}\nIts journal ended early, so only a part of the run is stored: {log.path}.")
+    log.remove()
+    return Measured(run, place, f"{failure}\nThe run is stored as {place} instead: move it before that folder is emptied.")
 
 
 def _rehearsed(

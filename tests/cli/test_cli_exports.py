@@ -35,7 +35,7 @@ def test_an_export_that_is_never_written_leaves_no_trace(tmp_path: Path) -> None
 def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out.md").write_text("a file where a folder should be")
-    with pytest.raises(StoreError, match="Nothing was measured"), open_exports(["-", name]):
+    with pytest.raises(StoreError, match="nothing was done"), open_exports(["-", name]):
         pytest.fail("the block must not be entered")
 
 
@@ -51,7 +51,7 @@ def test_an_export_without_a_known_format_is_wrong_usage(tmp_path: Path, monkeyp
 def test_a_full_disk_is_one_error_that_says_where_the_run_is(tmp_path: Path) -> None:
     full = tmp_path / "out.md"
     full.symlink_to("/dev/full")
-    with open_exports([str(full)]) as [export], pytest.raises(StoreError, match=r"No space left.*The run itself is stored"):
+    with open_exports([str(full)]) as [export], pytest.raises(StoreError, match=r"No space left.*Runs that are stored stay so"):
         export.write("x" * 100_000)
 
 

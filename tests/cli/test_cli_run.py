@@ -414,7 +414,7 @@ def test_a16_what_the_template_adds_marks_no_row_and_a_prompt_that_was_cut_does(
         (["--timeout-connect", "1e999"], "--timeout-connect: inf is not a finite number above 0"),
         (["--timeout-first-token", "0"], "--timeout-first-token: 0 is not a finite number above 0"),
         (["--timeout-idle", "1e300"], "--timeout-idle: '1e300' is not between 1 ns and"),
-        (["--export", "/no/such/folder/out.md"], "Nothing was measured"),
+        (["--export", "/no/such/folder/out.md"], "nothing was done"),
         (["--export", "out.docx"], "no format with the suffix"),
         (["--output-dir", "/proc/nothing"], "cannot write"),
         (["--min-success", "95"], "not a share"),
