@@ -20,6 +20,7 @@ MAX_LATE_MS = 10.0  # p99 of sends, and of the event loop where it makes the sta
 MAX_LATE_SHARE = 0.01  # of the TTFT median, where that is more
 MAX_READ_LATE_MS = 100.0  # p99 with kernel stamps: harmless to the stamps, but receive buffers fill
 MAX_CPU_SHARE = 0.9  # of one core
+MIN_CPU_WALL_S = 1.0  # in less the share is that of starting up
 MAX_CLOCK_STEP_US = 100.0
 MIN_CACHED_SHARE = 0.01
 LENGTH_TOLERANCE = 0.02
@@ -169,7 +170,7 @@ def _client_limited(summary: Summary) -> Seen | None:
     late_ms = client.lateness_p99_ms if client.lateness_p99_ms is not None else (lateness or 0.0) / scale * 1e3
     # Kernel stamps do not suffer from a late loop, but a loop this late also empties its sockets too late.
     read_limit_ms = MAX_READ_LATE_MS if client.clock == "kernel" else late_limit_ms
-    cpu_share = client.cpu_s / client.wall_s if client.wall_s > 0 else 0.0
+    cpu_share = client.cpu_s / client.wall_s if client.wall_s >= MIN_CPU_WALL_S else 0.0
     measured = [
         (late_ms, late_limit_ms, "send lateness p99 {} ms (limit {} ms)"),
         (client.loop_lag_p99_ms or 0.0, read_limit_ms, "event loop lag p99 {} ms (limit {} ms)"),

@@ -151,4 +151,4 @@ def share_interval(n_yes: int, n: int) -> tuple[float, float] | None:
     share = n_yes / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return (centre - half if n_yes else 0.0), (centre + half if n_yes < n else 1.0)  # rounding would miss these two by 1e-18

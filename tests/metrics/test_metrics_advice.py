@@ -70,6 +70,11 @@ FIRES: list[tuple[str, Run, Run]] = [
         run_of(streams(), client=health(read_lateness_p99_ms=100.0)),
     ),
     ("CLIENT-LIMITED", run_of(streams(), client=health(cpu_s=91.0)), run_of(streams(), client=health(cpu_s=90.0))),
+    (
+        "CLIENT-LIMITED",
+        run_of(streams(), client=health(cpu_s=1.0, wall_s=1.0)),
+        run_of(streams(), client=health(cpu_s=0.99, wall_s=0.99)),
+    ),
     ("CLIENT-LIMITED", run_of(streams(), marks=("client-limited",)), run_of(streams())),
     ("CLIENT-RATE", run_of(late(1.02), plan=OPEN_LOOP), run_of(late(1.005), plan=OPEN_LOOP)),
     ("CLIENT-RATE", run_of(late(1.02), plan=OPEN_LOOP), run_of(held_back(20.0), plan=OPEN_LOOP)),

@@ -122,3 +122,11 @@ def test_every_interval_holds_its_figure() -> None:
 def test_shares_have_wilsons_interval(yes: int, n: int, low: float, high: float) -> None:
     assert interval.share_interval(yes, n) == (pytest.approx(low, abs=2e-4), pytest.approx(high, abs=2e-4))
     assert interval.share_interval(0, 0) is None
+
+
+def test_a_share_of_none_or_all_has_an_exact_bound() -> None:
+    for n in range(1, 200):
+        none, all_ = interval.share_interval(0, n), interval.share_interval(n, n)
+        assert none is not None
+        assert all_ is not None
+        assert (none[0], all_[1]) == (0.0, 1.0)
