@@ -78,6 +78,11 @@ def simulate(
         int | None,
         typer.Option(min=1, help="Engines that decode, each on its own GPUs. Default: 1.", rich_help_panel=ENGINE),
     ] = None,
+    prefill_flags: Annotated[
+        str | None,
+        typer.Option(help="The engine's own flags for prefill engines alone: '-tp 2'.", rich_help_panel=ENGINE),
+    ] = None,
+    decode_flags: Annotated[str | None, typer.Option(help="The same for decode engines alone.", rich_help_panel=ENGINE)] = None,
     calibration: Annotated[
         str | None,
         typer.Option("--calibration", help="Fitted parameters: a file of `calibrate`, or a known set.", rich_help_panel=ENGINE),
@@ -130,7 +135,7 @@ def simulate(
         num_warmups=num_warmups,
         slo=Slo.parse(goodput) if goodput else None,
     )
-    given_pools = (disaggregation, prefill_engines, decode_engines)
+    given_pools = (disaggregation, prefill_engines, decode_engines, prefill_flags, decode_flags)
     base = Base(
         workload=workload,
         overrides=overrides,

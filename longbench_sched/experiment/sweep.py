@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -123,9 +124,15 @@ def _cell(base: Base, knobs: Mapping[str, str]) -> Cell:
     seed = count(place.pop("seed"), "--sweep seed") if "seed" in place else base.seed
     engine, gpu, model = (place.get(name, default) for name, default in _defaults(base))
     shape = base.read_model(model)
-    options = read_flags(engine, [*base.flags, *flags])
+    flags = [*base.flags, *flags]
+    options = read_flags(engine, flags)
     pools = read_pools({**base.pools, **{knob: knobs[knob] for knob in POOL_KNOBS if knob in knobs}})
-    setting = Setting(engine, gpu, _name(model, shape), options, base.calibration, shape, base.wish, pools, knobs)
+    setting = Setting(engine, gpu, _name(model, shape), options, base.calibration, shape, base.wish, pools, cell=knobs)
+    if pools is not None and (pools.prefill_flags or pools.decode_flags):
+        prefill, decode = (
+            read_flags(engine, [*flags, *shlex.split(more)]) for more in (pools.prefill_flags, pools.decode_flags)
+        )
+        setting = replace(setting, prefill_options=prefill, decode_options=decode)
     make_engine(setting)
     return Cell(load_workload(base.workload, replace(base.overrides, **load)), seed, setting)
 

@@ -14,26 +14,34 @@ from longbench_sched.sim.side_by_side import SideBySide
 AnyEngine = Engine | DisaggregatedEngine | SideBySide  # what can be simulated
 
 
-def deploy(pools: Pools | None, build: Callable[[], Engine]) -> AnyEngine:
-    """Engines that are alike, as the pools say; one without pools. Raises UsageError for what is not played apart."""
-    first = build()
+def deploy(pools: Pools | None, build: Callable[[], Engine], build_decode: Callable[[], Engine] | None = None) -> AnyEngine:
+    """Engines as the pools say, one without pools. Raises UsageError for what is not played apart.
+
+    `build` makes an engine; `build_decode` one of the decode pool, if these are not like the others.
+    """
     if pools is None:
-        return first
-    engines = [first, *(build() for _ in range(pools.n_prefill + pools.n_decode - 1))]
+        return build()
     if pools.way == TOGETHER:
-        return SideBySide(engines)
-    if isinstance(first.options, StaticOptions):
+        return SideBySide([build() for _ in range(pools.n_prefill + pools.n_decode)])
+    prefillers = [build() for _ in range(pools.n_prefill)]
+    decoders = [(build_decode or build)() for _ in range(pools.n_decode)]
+    for engine in (prefillers[0], decoders[0]):
+        _check_apart(engine)
+    return DisaggregatedEngine(pools.plan, prefillers, decoders, pools)
+
+
+def _check_apart(engine: Engine) -> None:
+    if isinstance(engine.options, StaticOptions):
         raise UsageError(
             "static batching ends a batch when its longest answer does: it cannot be split into prefill and decode."
         )
-    if first.layout.pp > 1:
+    if engine.layout.pp > 1:
         raise UsageError(
             "pipeline stages are not played with prefill and decode apart.\n  Leave the pipeline-parallel size or "
             "--disaggregation out; tensor parallelism goes with either."
         )
-    if first.state.n_drafts:
+    if engine.state.n_drafts:
         raise UsageError(
             "speculation is not played with prefill and decode apart: whether the drafter's cache travels differs by engine.\n"
             "  Leave one of the two out."
         )
-    return DisaggregatedEngine(pools.plan, engines[: pools.n_prefill], engines[pools.n_prefill :], pools)

@@ -25,7 +25,7 @@ from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.models import Model
 from longbench_sched.sim.policy.sglang import SglangOptions
 from longbench_sched.sim.policy.trtllm import TrtllmOptions
-from longbench_sched.sim.pools import Disaggregation, Link, Pools
+from longbench_sched.sim.pools import RESLICE, Disaggregation, Link, Pools
 from longbench_sched.sim.state import Sequence, StepPlan
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
@@ -301,9 +301,19 @@ class DisaggregatedEngine:
         self._at(prefiller.link_free_s, lambda at_s: self._sent(prefiller, passage, at_s))
 
     def _link(self, engine: Engine) -> Link:
-        """Every GPU of an engine has a link of its own."""
+        """Every GPU of an engine has a link of its own; between unequal engines the smaller number counts."""
         link = self.plan.link
-        return replace(link, n_links=link.n_links * engine.layout.n_gpus)
+        other = engine if self.plan.through_store else self.decoders[0]
+        return replace(
+            link,
+            n_links=link.n_links * min(engine.n_gpus, other.n_gpus),
+            reslice=link.reslice if self.is_alike else RESLICE,
+        )
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether both pools are spread over GPUs in the same way."""
+        return self.prefillers[0].layout == self.decoders[0].layout
 
     def _sent(self, prefiller: _Prefiller, passage: Passage, now_s: float) -> None:
         passage.n_left -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from longbench_sched.quantity import count
 from longbench_sched.sim.hardware import lookup
 
 MAX_ENGINES = 1024  # of a pool
+RESLICE = 1.1  # of the bytes, where both sides are split over GPUs differently (assumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Link:
     n_links: int = 1
     eff: float = 0.7  # of the bandwidth; 0.6-0.8 is usual
     setup_s: float = 1e-3  # a transfer
-    reslice: float = 1.0  # 1.1 where both sides are split over GPUs differently
+    reslice: float = 1.0  # `RESLICE` where both sides are split over GPUs differently
 
     def seconds(self, n_bytes: float) -> float:
         """Setup and bytes."""
@@ -61,10 +63,14 @@ class Pools:
     way: str = "dynamo-like"  # of `PRESETS`; or `TOGETHER`: as many engines that do both
     n_prefill: int = 1
     n_decode: int = 1
+    prefill_flags: str = ""  # the engine's own, of one pool alone: `-tp 2 --max-num-batched-tokens 32768`
+    decode_flags: str = ""
 
     def __str__(self) -> str:
-        """`2 prefill + 2 decode, dynamo-like`."""
-        return f"{self.n_prefill} prefill + {self.n_decode} decode, {self.way}"
+        """`2 prefill + 2 decode, dynamo-like; prefill -tp 2`."""
+        own = (("prefill", self.prefill_flags), ("decode", self.decode_flags))
+        flags = "".join(f"; {pool} {words}" for pool, words in own if words)
+        return f"{self.n_prefill} prefill + {self.n_decode} decode, {self.way}{flags}"
 
     @property
     def plan(self) -> Disaggregation:
@@ -72,24 +78,31 @@ class Pools:
         return lookup(PRESETS, self.way, "way of disaggregation")
 
 
-POOL_KNOBS = ("disaggregation", "prefill_engines", "decode_engines")
+_SIZES = ("prefill_engines", "decode_engines")
+_FLAGS = ("prefill_flags", "decode_flags")
+POOL_KNOBS = ("disaggregation", *_SIZES, *_FLAGS)
 TOGETHER = "none"  # the way of engines that do both
 
 
 def read_pools(words: Mapping[str, str]) -> Pools | None:
     """Pools from words by the names of `POOL_KNOBS`; None for one engine that does both. Raises UsageError."""
-    sizes = {knob: _size(knob, words[knob]) for knob in POOL_KNOBS[1:] if knob in words}
+    sizes = {knob: _size(knob, words[knob]) for knob in _SIZES if knob in words}
+    flags = {knob: words[knob] for knob in _FLAGS if words.get(knob)}
+    for knob, text in flags.items():
+        try:
+            shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"--{knob.replace('_', '-')} {text!r}: {error}. Write the engine's own flags: '-tp 2'.") from None
     way = words.get("disaggregation", TOGETHER)
-    if sizes and "disaggregation" not in words:
+    if (sizes or flags) and "disaggregation" not in words:
         raise UsageError(
-            f"--{next(iter(sizes)).replace('_', '-')} is of prefill and decode apart. Say which way: --disaggregation "
+            f"--{next(iter(sizes | flags)).replace('_', '-')} is of prefill and decode apart. Say which way: --disaggregation "
             f"{' or '.join(PRESETS)}; or {TOGETHER}, for as many engines that do both."
         )
-    if way == TOGETHER and not sizes:
-        return None
-    pools = Pools(way, sizes.get("prefill_engines", 1), sizes.get("decode_engines", 1))
     if way == TOGETHER:
-        return pools
+        # Engines that do both have no flags of one pool.
+        return Pools(way, sizes.get("prefill_engines", 1), sizes.get("decode_engines", 1)) if sizes else None
+    pools = Pools(way, sizes.get("prefill_engines", 1), sizes.get("decode_engines", 1), **flags)
     return replace(pools, way=next(name for name, plan in PRESETS.items() if plan is pools.plan))
 
 

@@ -153,5 +153,9 @@ def test_parallel_sizes_and_pools_can_be_knobs(base: Base) -> None:
     assert [cell.setting.pools for cell in make_cells(apart, [Axis("decode_engines", ("1", "2"))])] == [
         Pools("mooncake-like", 2, 1), Pools("mooncake-like", 2, 2),
     ]  # fmt: skip
+    cells = make_cells(apart, [Axis("prefill_flags", ("-tp 1", "-tp 2 --chunked-prefill-size 4096"))])
+    assert [make_engine(cell.setting).n_gpus for cell in cells] == [3, 5]
+    assert [cell.setting.prefill_options.chunked_prefill_size for cell in cells] == [None, 4096]  # type: ignore[union-attr]
+    assert {cell.setting.decode_options for cell in cells} == {cells[0].setting.options}
     with pytest.raises(UsageError, match="--decode-engines is of prefill and decode apart"):
         make_cells(base, [Axis("decode_engines", ("1", "2"))])

@@ -127,6 +127,17 @@ def test_a_link_for_every_gpu() -> None:
     assert two.sent_bytes == one.sent_bytes
 
 
+def test_between_pools_that_are_split_differently_bytes_are_sliced_anew() -> None:
+    """Two GPUs to four: the two links of the smaller side carry a tenth more; through a store each side has its own."""
+    engines = [build_engine("vllm", H200, QWEN, read_flags("vllm", (f"-tp={n}",))) for n in (2, 4, 2, 4)]
+    plan = Disaggregation(Link(1e9, setup_s=0.0), is_streamed=False)
+    (one,), _ = passages_of(DisaggregatedEngine(plan, [engines[0]], [engines[1]]), [Arrival(0.0, 7000, 2)])
+    assert one.arrived_s - one.prefill_ended_s == pytest.approx(1.1 * 7000 * KV / 1.4e9)
+    stored = DisaggregatedEngine(replace(plan, through_store=True), [engines[2]], [engines[3]])
+    (one,), _ = passages_of(stored, [Arrival(0.0, 7000, 2)])
+    assert one.arrived_s - one.prefill_ended_s == pytest.approx(1.1 * 7000 * KV * (1 / 1.4e9 + 1 / 2.8e9))
+
+
 @pytest.mark.parametrize("way", PRESETS)
 @settings(max_examples=40, deadline=None)
 @given(arrivals=load, after=st.lists(st.floats(0, 1.5), min_size=1, max_size=5), kv_tokens=st.integers(21_000, 70_000))
@@ -176,6 +187,8 @@ def test_what_is_not_played_apart_is_refused(name: str, flags: tuple[str, ...], 
         ({"disaggregation": "none", "decode_engines": "2"}, Pools("none", 1, 2)),
         ({"disaggregation": "Dynamo-like"}, Pools("dynamo-like", 1, 1)),
         ({"disaggregation": "mooncake-like", "prefill_engines": "3", "decode_engines": "2"}, Pools("mooncake-like", 3, 2)),
+        ({"disaggregation": "dynamo-like", "prefill_flags": "-tp 2"}, Pools("dynamo-like", 1, 1, "-tp 2")),
+        ({"disaggregation": "none", "prefill_flags": "-tp 2"}, None),
     ],
 )
 def test_pools_are_read_from_words(words: dict[str, str], found: Pools | None) -> None:
@@ -187,6 +200,8 @@ def test_pools_are_read_from_words(words: dict[str, str], found: Pools | None) -
     [
         ({"disaggregation": "dynamo"}, r"no way of disaggregation named 'dynamo'.*\n.*dynamo-like"),
         ({"decode_engines": "2"}, "--decode-engines is of prefill and decode apart"),
+        ({"decode_flags": "-tp 2"}, "--decode-flags is of prefill and decode apart"),
+        ({"disaggregation": "dynamo-like", "prefill_flags": "-tp '2"}, "--prefill-flags .*No closing quotation"),
         ({"disaggregation": "dynamo-like", "prefill_engines": "0"}, "--prefill-engines: 0 engines"),
         ({"disaggregation": "dynamo-like", "prefill_engines": "two"}, "--prefill-engines"),
     ],
