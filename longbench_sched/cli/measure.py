@@ -156,10 +156,13 @@ def store(run: Run, path: Path, log: journal.Journal) -> Measured:
 
 
 def _store_elsewhere(run: Run, name: str, log: journal.Journal, failure: str) -> Measured:
+    place: Path | None = None
     try:
         place = Path(tempfile.mkdtemp(prefix="longbench-sched-")) / name
         write_run(run, place)
     except (StoreError, OSError):
+        if place is not None:
+            place.parent.rmdir()
         return Measured(run, log.path, f"{failure}\nIts journal ended early, so only a part of the run is stored: {log.path}.")
     log.remove()
     return Measured(run, place, f"{failure}\nThe run is stored as {place} instead: move it before that folder is emptied.")

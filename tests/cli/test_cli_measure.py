@@ -40,8 +40,17 @@ def _run(tmp_path: Path, answer: Callable[[Received], Steps]) -> int:
         return main(["run", str(tmp_path / "tiny.toml"), "--base-url", server.url, *flags])
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's folder for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
 def test_a_disk_that_fills_during_a_run_costs_neither_the_page_nor_what_was_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def answer(request: Received) -> Steps:
         if request.headers["x-request-id"].endswith("-r3"):
@@ -56,16 +65,15 @@ def test_a_disk_that_fills_during_a_run_costs_neither_the_page_nor_what_was_writ
     [left] = (tmp_path / "results").iterdir()
     assert f"only a part of the run is stored: {left}" in printed.err
     assert main(["show", str(left)]) == 0
+    assert not list(temporary.iterdir())
 
 
 def test_a_run_that_neither_its_file_nor_its_journal_can_hold_goes_into_the_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, temporary: Path
 ) -> None:
     assert _run(tmp_path, lambda _: OK) == 0
     [path] = (tmp_path / "results").iterdir()
     run = read_run(path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
     (tmp_path / "a file").touch()
     with _limits_restored(), Journal(tmp_path / "full.journal", run.meta) as log:
         _let_no_file_grow()
@@ -74,7 +82,7 @@ def test_a_run_that_neither_its_file_nor_its_journal_can_hold_goes_into_the_temp
     assert log.failure is not None
     measured = store(run, tmp_path / "a file" / "full.parquet", log)
     assert read_run(measured.path).table.n == 8
-    assert str(measured.path).startswith(str(tmp_path / "temporary"))
+    assert str(measured.path).startswith(str(temporary))
     assert measured.failure is not None
     assert f"stored as {measured.path} instead" in measured.failure
     assert not (tmp_path / "full.journal").exists()
