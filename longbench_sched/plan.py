@@ -40,6 +40,7 @@ class Request:
     sampling: Sampling = Sampling()
     session: str | None = None
     shared_prefix: int = 0  # tokens that all requests of the lane begin with
+    priority: int = 0  # sent where it is not 0; vLLM serves low ones first, SGLang high ones
 
     @property
     def id(self) -> str:

@@ -36,6 +36,7 @@ class Fields:
     ignore_eos: bool = True
     continuous_usage: bool = True  # stream_options.continuous_usage_stats is honoured
     chat_length: str = "max_completion_tokens"
+    priority: bool = True
 
 
 class OpenAiDialect:
@@ -65,6 +66,10 @@ class OpenAiDialect:
             body["prompt"] = prompt_value(request.prompt)
             body["max_tokens"] = request.osl
         body |= self.sent_options(request.sampling)
+        if request.priority:
+            if not self._fields.priority:
+                raise no_priorities(self.engine)
+            body["priority"] = request.priority
         return HttpRequest("POST", PATHS[self.api], HEADERS, orjson.dumps(body))
 
     def decoder(self, request: Request, *, keep_text: bool = False) -> AnswerDecoder:
@@ -85,6 +90,11 @@ class OpenAiDialect:
         if sampling.seed is not None:
             options["seed"] = sampling.seed
         return options
+
+
+def no_priorities(engine: str) -> PromptError:
+    """What to raise where an engine takes no priorities."""
+    return PromptError(f"--engine {engine} takes no priorities. Leave priority out of the workload's lanes.")
 
 
 def prompt_value(prompt: array[int] | str) -> list[int] | str:

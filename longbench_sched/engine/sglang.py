@@ -39,7 +39,9 @@ class GenerateDialect:
         key = "text" if isinstance(request.prompt, str) else "input_ids"
         options = self.sent_options(request.sampling)
         sampling = {"max_new_tokens": request.osl, **{k: v for k, v in options.items() if k != "stream"}}
-        body = {key: prompt_value(request.prompt), "sampling_params": sampling, "stream": True}
+        body: dict[str, object] = {key: prompt_value(request.prompt), "sampling_params": sampling, "stream": True}
+        if request.priority:
+            body["priority"] = request.priority
         return HttpRequest("POST", "/generate", HEADERS, orjson.dumps(body))
 
     def decoder(self, request: Request, *, keep_text: bool = False) -> AnswerDecoder:

@@ -17,7 +17,7 @@ import orjson
 from longbench_sched.engine.answer import AnswerDecoder
 from longbench_sched.engine.counts import MAX_TOKENS
 from longbench_sched.engine.dialect import HttpRequest
-from longbench_sched.engine.openai import DEFAULT_SAMPLING, HEADERS
+from longbench_sched.engine.openai import DEFAULT_SAMPLING, HEADERS, no_priorities
 from longbench_sched.engine.sglang import join_texts
 from longbench_sched.engine.verdict import Rules
 from longbench_sched.errors import PromptError, UsageError
@@ -36,9 +36,11 @@ class TritonDialect:
     takes_token_ids = False
 
     def encode(self, request: Request, model: str) -> HttpRequest:
-        """The HTTP request that asks for this. Raises PromptError for token ids."""
+        """The HTTP request that asks for this. Raises PromptError for token ids and for priorities."""
         if not isinstance(request.prompt, str):
             raise PromptError("--engine triton takes prompts of text, not token ids.")
+        if request.priority:
+            raise no_priorities(self.engine)
         body: dict[str, object] = {"text_input": request.prompt, "max_tokens": request.osl}
         if request.sampling.ignore_eos:
             body["min_tokens"] = request.osl

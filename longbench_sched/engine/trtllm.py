@@ -12,7 +12,7 @@ from longbench_sched.engine.verdict import Rules
 from longbench_sched.target import Api, CountMode
 
 _RULES = Rules()
-_FIELDS = Fields()
+_FIELDS = Fields(priority=False)
 
 
 def make(api: Api, count: CountMode) -> OpenAiDialect:

@@ -138,7 +138,7 @@ def step_facts(meta: RunMeta) -> StepFacts:
 
 
 def check_context(plan: Plan, engine: AnyEngine) -> None:
-    """Raises TargetError if the longest request of the plan does not fit into the engine's context."""
+    """Raises TargetError if the engine would refuse: a request longer than its context, or a priority."""
     longest = max(plan.requests, key=lambda request: request.isl + request.osl)
     needed = longest.isl + longest.osl
     if needed > engine.context:
@@ -146,6 +146,13 @@ def check_context(plan: Plan, engine: AnyEngine) -> None:
             f"the simulated {engine.name} accepts {engine.context} tokens of {engine.model.name} on {engine.where}; "
             f"the workload needs {needed} ({longest.isl} + {longest.osl}).\n"
             "Give it a longer context (the engine's own flag), or lower isl/osl. Nothing was simulated."
+        )
+    one = engine if isinstance(engine, Engine) else engine.first
+    takes_priorities = PLAYED[one.name].dialect == "sglang" or one.state.is_by_priority
+    if not takes_priorities and any(request.priority for request in plan.requests):
+        raise TargetError(
+            f"the simulated {engine.name} refuses requests with a priority as it is set. Nothing was simulated.\n"
+            "vllm takes them with --scheduling-policy priority; sglang heeds them with --enable-priority-scheduling."
         )
 
 

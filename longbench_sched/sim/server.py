@@ -263,7 +263,13 @@ class _Server:
         elif not ask.return_ids:
             ask = replace(ask, prompt=None)
         sequence = self.engine.submit(
-            ask.isl, ask.max_new, self.now_s(), stop_at=ask.stop_at, to_length=ask.to_length, content=content
+            ask.isl,
+            ask.max_new,
+            self.now_s(),
+            stop_at=ask.stop_at,
+            to_length=ask.to_length,
+            content=content,
+            priority=ask.priority,
         )
         wire = connection if fault is None else FaultyWire(connection, fault, self.loop)
         exchange = Exchange(wire, ask, request_id, sequence, stream, created)

@@ -120,6 +120,7 @@ class SimTransport:
             (now_ns - self._origin_ns) / 1e9,
             to_length=request.sampling.ignore_eos,
             content=self._content(request),
+            priority=request.priority,
         )
         exchange.sequence = sequence
         self._open[sequence] = exchange

@@ -49,7 +49,7 @@ class _Draft:
 
     def schedule(self) -> bytes:
         """What the digest of the schedule is taken over."""
-        return lane_bytes(self.loop, self.spec.duration_s, self.isl, self.osl, self.due_ns)
+        return lane_bytes(self.loop, self.spec.duration_s, self.isl, self.osl, self.due_ns, self.spec.priority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +225,16 @@ def _write_lanes(workload: Workload, drafts: Sequence[_Draft], made: Prompts) ->
     index = 0
     for number, draft in enumerate(drafts):
         requests: list[Request] = []
+        spec = draft.spec
         for i, (isl, osl) in enumerate(zip(draft.isl, draft.osl, strict=True)):
-            prompt = made.make("measured", number, i, isl, draft.spec.shared_prefix)
+            prompt = made.make("measured", number, i, isl, spec.shared_prefix)
             due_s = None if draft.due_ns is None else draft.due_ns[i] / 1e9
-            prefix = draft.spec.shared_prefix
             requests.append(
-                Request(index, "measured", number, prompt, isl, osl, due_s, workload.sampling, shared_prefix=prefix)
-            )
+                Request(
+                    index, "measured", number, prompt, isl, osl, due_s, workload.sampling,
+                    shared_prefix=spec.shared_prefix, priority=spec.priority,
+                )
+            )  # fmt: skip
             index += 1
         lanes.append(Lane(draft.spec.name, draft.loop, tuple(requests), draft.spec.duration_s))
     return tuple(lanes)

@@ -17,13 +17,20 @@ from longbench_sched.plan import ClosedLoop, Loop, Request
 
 
 def lane_bytes(
-    loop: Loop, duration_s: float | None, isl: Sequence[int], osl: Sequence[int], due_ns: Sequence[int] | None
+    loop: Loop,
+    duration_s: float | None,
+    isl: Sequence[int],
+    osl: Sequence[int],
+    due_ns: Sequence[int] | None,
+    priority: int = 0,
 ) -> bytes:
     """The schedule of one lane."""
     if isinstance(loop, ClosedLoop):
         words = ["closed", *(f"{_ns(step.from_s)}:{step.concurrency}" for step in loop.steps)]
     else:
         words = ["open", loop.process, str(loop.max_in_flight or -1)]
+    if priority:
+        words.append(f"priority {priority}")
     head = " ".join(["lane", *words, str(_ns(duration_s))]).encode() + b"\n"
     due = due_ns if due_ns is not None else [-1] * len(isl)
     return head + b"".join(struct.pack("<qqq", *row) for row in zip(isl, osl, due, strict=True))

@@ -77,6 +77,7 @@ class LaneSpec:
     duration_s: float | None
     max_requests: int | None = None  # prompts made ahead for a closed loop that is limited by time alone
     shared_prefix: int = 0  # tokens that all prompts of the lane begin with
+    priority: int = 0  # sent with its requests
 
 
 @dataclass(frozen=True, slots=True)

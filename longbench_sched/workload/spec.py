@@ -35,7 +35,7 @@ MAX_ID = 1 << 31
 _IN_LANE = dict.fromkeys(
     (
         *("isl", "osl", "concurrency", "arrivals", "rate", "every", "cv", "burst_size", "stage", "requests", "duration"),
-        *("max_requests", "max_in_flight", "shared_prefix"),
+        *("max_requests", "max_in_flight", "shared_prefix", "priority"),
     ),
     "this workload has lanes; move the key into the [[lane]] that it is for.",
 )
@@ -131,9 +131,10 @@ def _read_lane(table: Table, shared_s: float | None, name: str | None = None) ->
     duration_s = table.take("duration", strict.duration_s, 0.0) or None
     max_requests = table.take("max_requests", strict.whole(1), 0) or None
     shared_prefix = table.take("shared_prefix", strict.whole(0), 0)
+    priority = table.take("priority", strict.whole(-strict.MAX_WHOLE), 0)
     load = _read_load(table)
     table.close(_IN_TOP if is_nested else None)
-    lane = LaneSpec(lane_name, isl, osl, load, requests, duration_s, max_requests, shared_prefix)
+    lane = LaneSpec(lane_name, isl, osl, load, requests, duration_s, max_requests, shared_prefix, priority)
     return _check_end(table, lane, shared_s)
 
 

@@ -261,3 +261,53 @@ def test_a_run_that_is_cancelled_leaves_pools_and_stages_empty() -> None:
             now_s += step_s
             assert engine.end(now_s) == []
         assert (engine.n_waiting, engine.n_running) == (0, 0)
+
+
+PRIORITIES = """
+[[lane]]
+name = "batch"
+isl = 4000
+osl = 50
+burst_size = 24
+every = "10s"
+arrivals = "burst"
+requests = 24
+priority = {batch}
+
+[[lane]]
+name = "chat"
+isl = 500
+osl = 5
+rate = 8
+requests = 4
+priority = {chat}
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "chat"),
+    [
+        ("vllm", ["--scheduling-policy", "priority", "--max-num-seqs", "4"], -1),
+        ("sglang", ["--enable-priority-scheduling", "--max-running-requests", "4"], 1),
+    ],
+)
+def test_an_urgent_lane_overtakes_the_queue_where_the_engine_schedules_by_priority(
+    engine: str, flags: list[str], chat: int
+) -> None:
+    def slowest_chat_ttft_s(batch: int, chat: int) -> float:
+        lanes = summarize(run(PRIORITIES.format(batch=batch, chat=chat), setting(engine, *flags)).run).lanes
+        worst = lanes["chat"].stats["ttft"].max
+        assert worst is not None
+        return worst
+
+    assert slowest_chat_ttft_s(0, chat) < 0.5 * slowest_chat_ttft_s(0, 0)
+    assert slowest_chat_ttft_s(0, -chat) >= slowest_chat_ttft_s(0, 0)
+
+
+def test_a_priority_is_refused_as_the_engine_would_refuse_it() -> None:
+    text = PRIORITIES.format(batch=0, chat=5)
+    for engine in ("vllm", "trtllm", "orca"):
+        with pytest.raises(TargetError, match=f"the simulated {engine} refuses requests with a priority"):
+            run(text, setting(engine))
+    plain, ignored = (columns(run(PRIORITIES.format(batch=0, chat=chat), setting("sglang")).run) for chat in (0, 5))
+    assert plain["chunk_at_ns"] == ignored["chunk_at_ns"], "SGLang does not heed it unless asked to"

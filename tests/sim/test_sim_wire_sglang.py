@@ -259,3 +259,9 @@ def test_a_cache_in_use_is_not_flushed() -> None:
     assert SGLANG.post(busy, "/flush_cache", b"").status == 200
     busy.engine.submit(10, 10, 0.0)
     assert SGLANG.post(busy, "/flush_cache", b"").status == 400
+
+
+def test_a_priority_is_read_in_the_openai_routes_and_in_the_native_one() -> None:
+    assert ask(prompt=[5], priority=2).priority == 2
+    assert SGLANG.read(CONTEXT, "generate", body(input_ids=[5], priority=-2)).priority == -2
+    assert ask(prompt=[5]).priority == 0

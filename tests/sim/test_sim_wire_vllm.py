@@ -304,3 +304,10 @@ def test_an_end_token_among_several_says_nothing() -> None:
     stream = VLLM.stream(replace(FULL, stop_at=3), "R", CREATED)
     (choice,) = json.loads(stream.token(3, "stop", 2).split(b"\r\n")[1].removeprefix(b"data: "))["choices"]
     assert (choice["text"], choice["token_ids"]) == (" scheduler", [SECOND, tokens.EOS])
+
+
+def test_a_priority_is_refused_unless_the_scheduler_goes_by_it() -> None:
+    assert refusal(prompt=[5], priority=2)[0] == 400
+    assert ask(prompt=[5], priority=0).priority == 0
+    urgent = context("vllm", VllmV1Options(scheduling_policy="priority"))
+    assert VLLM.read(urgent, "completions", body(prompt=[5], priority=-2)).priority == -2

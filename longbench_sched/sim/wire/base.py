@@ -67,6 +67,7 @@ class Ask:
     return_ids: bool = False
     detokenize: bool = True
     cache_report: bool = False  # usage tells cached prompt tokens
+    priority: int = 0
 
 
 Aborted = Literal["all"] | tuple[str, ...]  # request ids
@@ -292,6 +293,11 @@ def read_int(body: Mapping[str, Any], key: str, refuse: Callable[[str], Answer],
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Refused(refuse(f"{key} must be a whole number of at least {least}, got {value!r}"))
     return value
+
+
+def read_priority(body: Mapping[str, Any], refuse: Callable[[str], Answer]) -> int:
+    """The priority of a request, 0 where none is given. Raises Refused."""
+    return read_int(body, "priority", refuse, -(2**63)) or 0
 
 
 def check_one_choice(body: Mapping[str, Any], refuse: Callable[[str], Answer]) -> None:

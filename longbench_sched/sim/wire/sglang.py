@@ -48,6 +48,7 @@ from longbench_sched.sim.wire.base import (
     read_end,
     read_int,
     read_messages,
+    read_priority,
     read_prompt,
     speech_start,
     spoken,
@@ -250,6 +251,7 @@ class SglangDialect:
             continuous_usage=options.get("continuous_usage_stats") is True,
             return_ids=asked.get("return_token_ids") is True,
             cache_report=_reports_cache(context),
+            priority=read_priority(asked, _invalid),
         )
 
     def check_room(self, context: Context, ask: Ask) -> None:
@@ -358,6 +360,7 @@ class SglangDialect:
             to_length=ignore_eos,
             start=speech_start(prompt),
             is_stream=is_stream,
+            priority=read_priority(asked, refuse),
         )
 
     @staticmethod

@@ -42,6 +42,7 @@ from longbench_sched.sim.wire.base import (
     read_end,
     read_int,
     read_messages,
+    read_priority,
     read_prompt,
     speech_start,
     spoken,
@@ -193,6 +194,9 @@ class VllmDialect:
             wanted = _DEFAULT_MAX_TOKENS if wanted is None else wanted
         self._check_length(len(prompt), wanted, limit)
         room = limit - len(prompt)
+        priority = read_priority(asked, _invalid)
+        if priority and not context.engine.state.is_by_priority:
+            raise Refused(_bad(f"Got priority {priority} but Priority scheduling is not enabled."))
         ignore_eos = asked.get("ignore_eos") is True
         include_usage = options.get("include_usage") is True
         return Ask(
@@ -208,6 +212,7 @@ class VllmDialect:
             include_usage=include_usage,
             continuous_usage=include_usage and options.get("continuous_usage_stats") is True,
             return_ids=asked.get("return_token_ids") is True,
+            priority=priority,
         )
 
     def check_room(self, context: Context, ask: Ask) -> None:
