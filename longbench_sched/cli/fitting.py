@@ -85,6 +85,10 @@ def setting_of(run: Run, given: Given) -> EngineSetting:
     """
     meta = run.meta
     facts: Mapping[str, Any] = meta.engine_facts
+    if facts.get("disaggregation") or facts.get("data_parallel") not in (None, 1):
+        raise UsageError(
+            f"run {meta.run_id} was served by several engines, and a calibration is of one.\n  Give runs of one engine alone."
+        )
     gpu = given.gpu or facts.get("gpu")
     if not isinstance(gpu, str):
         raise UsageError(f"run {meta.run_id} does not say on which GPU it was measured. Name it: --gpu H200.")

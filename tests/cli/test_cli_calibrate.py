@@ -128,3 +128,23 @@ def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str | None, word
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(UsageError, match=words):
         read_model(str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize("way", ["dynamo-like", "none"])
+def test_a_run_of_several_engines_is_refused(way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = ["--output-dir", str(tmp_path)]
+    simulate = ["simulate", "smoke", "--num-prompts", "4", "--disaggregation", way, "--decode-engines", "2"]
+    assert main([*simulate, *results]) == 0
+    assert main(["calibrate", "latest", *results, "--output", str(tmp_path / "c.json")]) == 2
+    assert "served by several engines" in capsys.readouterr().err
+
+
+def test_a_run_over_several_gpus_gives_its_parameters_back(tmp_path: Path) -> None:
+    """Stages and tensor parallelism are among the flags that a simulated run tells, so the fit simulates the same engine."""
+    hidden, found = tmp_path / "hidden.json", tmp_path / "found.json"
+    hidden.write_text(json.dumps(to_json(Calibration().with_values("made up", attention_eff=0.5))))
+    simulate = ["simulate", "30k-500-r1", "--engine", "sglang", "--num-prompts", "3", "--osl", "20", "--num-warmups", "0"]
+    results = ["--output-dir", str(tmp_path)]
+    assert main([*simulate, *results, "-tp", "2", "-pp", "2", "--calibration", str(hidden)]) == 0
+    assert main(["calibrate", "latest", *results, "--fit", "attention_eff", "--output", str(found)]) == 0
+    assert from_json(json.loads(found.read_text()), "found").attention_eff == pytest.approx(0.5, rel=0.01)
