@@ -75,13 +75,21 @@ def read_target(
     mode: CountMode = "final" if one_of(count, ("full", "final"), "--count") == "final" else "full"
     return Target(
         engine=entry.name,
-        endpoint=Endpoint.parse(base_url),
-        model=model,
+        endpoint=Endpoint.parse(_text(base_url, "--base-url")),
+        model=None if model is None else _text(model, "--model"),
         api=spoken,
         count=mode,
         headers=read_headers(headers),
         api_key=api_key,
     )
+
+
+def _text(word: str, flag: str) -> str:
+    """A word of the command line as text, also where the locale has no letters for its bytes. Raises UsageError."""
+    try:
+        return word.encode("utf-8", "surrogateescape").decode()
+    except UnicodeError:
+        raise UsageError(f"{flag} {word!r} is not UTF-8 text. Write it in UTF-8.") from None
 
 
 def _api(word: str) -> Api:

@@ -19,7 +19,8 @@ def read_meta(path: Path) -> RunMeta:
     if path.suffix == journal.ENDING:
         return journal.recover(path).meta
     try:
-        stored = pq.read_metadata(path).metadata or {}
+        with path.open("rb") as file:  # opened here: Arrow takes every path for UTF-8, whatever the locale
+            stored = pq.read_metadata(file).metadata or {}
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file.") from None
     except (OSError, pa.ArrowException):

@@ -63,14 +63,15 @@ def read_run(path: Path, *, with_lateness: bool = True) -> Run:
     if path.is_dir():
         raise StoreError(f"{path} is a folder, not a run file. Name a file in it, or a run id.")
     try:
-        found = pq.read_metadata(path)
-        names = {found.schema.column(i).path for i in range(found.num_columns)}
-        if FOOTER_KEY not in (found.metadata or {}):
-            raise StoreError(f"{path} is a Parquet file, but not a run of longbench-sched.")
-        meta = decode_meta(found.metadata[FOOTER_KEY], str(path))  # refuses a newer schema before a row is read
-        shared = [name for name in _SHARED_TEXTS if name in names]
-        with pq.ParquetFile(path, metadata=found, read_dictionary=shared) as file:
-            return Run(meta, _table(file, str(path), with_lateness))
+        with path.open("rb") as raw:  # opened here: Arrow takes every path for UTF-8, whatever the locale
+            found = pq.read_metadata(raw)
+            names = {found.schema.column(i).path for i in range(found.num_columns)}
+            if FOOTER_KEY not in (found.metadata or {}):
+                raise StoreError(f"{path} is a Parquet file, but not a run of longbench-sched.")
+            meta = decode_meta(found.metadata[FOOTER_KEY], str(path))  # refuses a newer schema before a row is read
+            shared = [name for name in _SHARED_TEXTS if name in names]
+            with pq.ParquetFile(raw, metadata=found, read_dictionary=shared) as file:
+                return Run(meta, _table(file, str(path), with_lateness))
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file.") from None
     except PermissionError:

@@ -65,7 +65,7 @@ def read_steps(path: Path) -> StepTable:
     from longbench_sched.store import buffers
 
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
             facts = _facts((file.schema_arrow.metadata or {}).get(FOOTER_KEY), path)
             stored = file.read()
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def _belongs(path: Path, run_id: str) -> bool:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
             return _facts((file.schema_arrow.metadata or {}).get(FOOTER_KEY), path).run_id == run_id
     except (OSError, pa.ArrowException, StoreError):
         return False

@@ -56,13 +56,19 @@ def test_a_key_with_a_line_break_is_refused_and_not_shown() -> None:
         ({"engine": "vllm", "api": "complete"}, "--api 'complete' is not known. Known: completions, chat, generate."),
         ({"engine": "vllm", "count": "some"}, "--count 'some' is not known. Known: full, final."),
         ({"engine": "vllm", "base_url": "gpu7:8000"}, "is not an http:// or https:// address"),
+        ({"engine": "vllm", "model": "caf\udce9"}, r"--model 'caf\udce9' is not UTF-8 text"),
+        ({"engine": "vllm", "base_url": "http://a/\udce9"}, r"--base-url 'http://a/\udce9' is not UTF-8 text"),
     ],
-    ids=["engine", "api-of-another-engine", "api", "count", "base-url"],
+    ids=["engine", "api-of-another-engine", "api", "count", "base-url", "model-not-text", "base-url-not-text"],
 )
 def test_a_target_that_does_not_exist_is_refused_with_what_does(flags: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(**flags)
     assert message in str(caught.value)
+
+
+def test_a_model_of_letters_that_the_locale_lacks_is_taken_by_its_bytes() -> None:
+    assert read(engine="vllm", model="caf\udcc3\udca9").model == "café"  # as Python reads UTF-8 in the locale C
 
 
 def test_triton_speaks_generate_and_the_others_completions_by_default() -> None:

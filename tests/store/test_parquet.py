@@ -22,6 +22,7 @@ from longbench_sched.errors import StoreError
 from longbench_sched.record import UNKNOWN_TOKENS, StreamRecord
 from longbench_sched.run import RecordTable, Run
 from longbench_sched.store import parquet
+from longbench_sched.store.meta import read_meta
 from longbench_sched.store.parquet import read_run, write_run
 from longbench_sched.store.schema import COLUMNS, FOOTER_KEY
 
@@ -38,6 +39,14 @@ def test_parquet_gives_back_the_run_that_was_written(records: list[StreamRecord]
         read = read_run(path)
     assert read.meta == run.meta
     assert as_plain(read.table) == as_plain(run.table)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names must be text")
+def test_a_name_that_is_no_utf_8_is_written_and_read(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.parquet")  # as Latin-1 writes it
+    write_run(make_run([make_record(0)], run_id="r"), path)
+    assert read_run(path).table.n == 1
+    assert read_meta(path).run_id == "r"
 
 
 def test_a_run_without_requests_is_stored(tmp_path: Path) -> None:

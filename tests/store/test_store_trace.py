@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,15 @@ STEPS = trace(
 def test_a_trace_is_read_back(tmp_path: Path) -> None:
     write_steps(STEPS, tmp_path / "steps.parquet")
     assert read_steps(tmp_path / "steps.parquet") == STEPS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names must be text")
+def test_a_name_that_is_no_utf_8_is_written_and_read(tmp_path: Path) -> None:
+    run_id, path = STEPS.facts.run_id, tmp_path / os.fsdecode(b"caf\xe9.parquet")  # as Latin-1 writes it
+    write_steps(STEPS, path.with_name(f"{path.stem}.steps.parquet"))
+    found = find_steps(path, make_run([], run_id=run_id).meta)
+    assert found is not None
+    assert read_steps(found) == STEPS
 
 
 def test_a_trace_without_steps_is_read_back(tmp_path: Path) -> None:
