@@ -52,7 +52,7 @@ run: $(VENV)/.core ## the headline on the embedded engine in each dialect: the t
 bench: $(VENV)/.dev ## what the tool costs and how wrong it is; REFEREE=DIR adds an outside server of known truth
 	@$(BIN)/python -m benchmarks $(if $(REFEREE),--referee $(REFEREE))
 
-engines: $(VENV)/.dev ## a real engine on CPU in its own environment, and a smoke run against it
+engines: $(VENV)/.dev ## vLLM and SGLang on CPU in environments of their own: smoke runs, and the shape of their stalls
 	@$(BIN)/python -m benchmarks.engines
 
 check: fmt-check lint types test ## what must be green before a commit

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.engines.__main__ import wrong_counts
+from benchmarks.engines.__main__ import main, wrong_counts
 from benchmarks.engines.tiny_llama import Shape, safetensors, write_model
 from benchmarks.engines.vllm_cpu import requirements
 from longbench_sched.record import Decoded, Reason, Status, StreamRecord, TokenSource
 from longbench_sched.run import ClientHealth, RecordTable, Run, RunMeta
 
+ROOT = Path(__file__).parents[2]
 SMALL = Shape(hidden_size=64, intermediate_size=96, num_hidden_layers=2, vocab_size=512)
 
 
@@ -127,3 +130,32 @@ def test_a_smoke_run_says_what_is_not_exact(run: Run, wrong: list[str]) -> None:
 
 def test_a_smoke_run_with_fewer_records_than_requests_is_wrong() -> None:
     assert wrong_counts(one_run(), 2) == ["1 of 2 requests are stored"]
+
+
+def test_an_absent_package_can_be_imported_and_says_so_when_called() -> None:
+    script = """
+from benchmarks.engines.absent import stand_in
+stand_in()
+import torchvision, torchvision.transforms.v2.functional as functional
+from torchvision.transforms import InterpolationMode, Compose
+from sgl_kernel import copy_all
+assert torchvision.__version__ == "0.0.0"
+assert InterpolationMode.BICUBIC == "BICUBIC" and not hasattr(torchvision, "__wrapped__")
+class Mine(Compose): pass
+Mine([1])(2)
+import json, importlib.util  # what is there is found as ever
+assert importlib.util.find_spec("sgl_kernel.scalar_type") is None
+try:
+    copy_all(1)
+except NotImplementedError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "sgl_kernel.copy_all is not there: no build for CPUs was installed\n"
+
+
+def test_flags_of_a_server_need_the_name_of_their_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--enforce-eager"])
+    assert ended.value.code == 2
+    assert "whose flags are --enforce-eager? Name the engine" in capsys.readouterr().err
