@@ -30,6 +30,7 @@ LOG_RATIO = 10.0  # of the largest to the median: above it an axis is logarithmi
 SIZE: dict[str, Any] = {"width": 380, "height": 220}
 _WIDE = 1000
 _ROW = 16  # of a timeline
+_TICK = 2  # pixels of a token in a timeline that stands alone
 
 Rows = list[dict[str, Any]]
 
@@ -254,6 +255,7 @@ def _timelines(file_name: str, name: str, summary: Summary, curves: Curves) -> C
     rows = [
         {"r": labels[bar.request], "k": bar.kind, "a": round(bar.from_s, 4), "b": round(bar.to_s, 4)} for bar in curves.bars
     ]
+    span_s = max(bar.to_s for bar in curves.bars) - min(bar.from_s for bar in curves.bars)
     shown = {labels[request]: clean(request.removeprefix(prefix), 20) for request in order}
     kinds = {"prefill": "before the first token", "decode": "tokens come", "stall": "stands still"}
     y = {
@@ -271,7 +273,6 @@ def _timelines(file_name: str, name: str, summary: Summary, curves: Curves) -> C
             "subtitle": "what the scheduler did to each: a gap in the blue is a token that came late",
         },
         "data": {"values": rows},
-        "mark": {"type": "bar", "height": {"band": 0.62}},
         "encoding": {
             "x": {
                 "field": "a",
@@ -280,16 +281,28 @@ def _timelines(file_name: str, name: str, summary: Summary, curves: Curves) -> C
                 "axis": {"tickCount": 12},
                 "scale": {"zero": False, "nice": False},
             },
-            "x2": {"field": "b"},
             "y": y,
-            "color": {
-                "field": "k",
-                "type": "nominal",
-                "title": None,
-                "scale": {"domain": list(kinds), "range": [WAIT, COLOURS[0], STALL]},
-                "legend": {"labelExpr": _lookup(kinds), "symbolType": "square"},
-            },
         },
+        "layer": [
+            {
+                "mark": {"type": "bar", "height": {"band": 0.62}},
+                "encoding": {
+                    "x2": {"field": "b"},
+                    "color": {
+                        "field": "k",
+                        "type": "nominal",
+                        "title": None,
+                        "scale": {"domain": list(kinds), "range": [WAIT, COLOURS[0], STALL]},
+                        "legend": {"labelExpr": _lookup(kinds), "symbolType": "square"},
+                    },
+                },
+            },
+            # A token between two stalls has no width of its own.
+            {
+                "transform": [{"filter": f"datum.k == 'decode' && datum.b - datum.a < {span_s * _TICK / _WIDE:.6g}"}],
+                "mark": {"type": "tick", "color": COLOURS[0], "thickness": _TICK, "height": {"band": 1}},
+            },
+        ],
     }
     stalls = sum(bar.kind == "stall" for bar in curves.bars)
     caption = f"{name}: {len(order)} requests in the order in which they were sent, with the {stalls} longest of their stalls."

@@ -196,3 +196,16 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: p
     with pytest.raises(UsageError, match=r"\[plots\]"), open_exports([str(tmp_path / "out.html")]):
         pytest.fail("before anything is measured")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_token_alone_between_two_stalls_is_drawn_as_a_tick() -> None:
+    from dataclasses import replace
+
+    def ticks(alone_s: float) -> int:
+        stalls = [Bar("r0", "stall", 0.0, 1.0), Bar("r0", "decode", 1.0, 1.0 + alone_s), Bar("r0", "stall", 1.0 + alone_s, 3.0)]
+        curves = Curves({}, {}, (*stalls, Bar("r0", "decode", 3.0, 4.0)))
+        (timelines,) = charts([replace(handmade.make_summary(), curves=curves)])
+        return to_svg(timelines.spec).partition("layer_1_marks")[2].partition("<g ")[0].count("<path")
+
+    assert ticks(0.0) == 1
+    assert ticks(0.5) == 0  # wide enough to be seen
