@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from handmade_points import make_side
 
-from benchmarks.statistics import FIGURES, LOADS, figures, run_once
+from benchmarks.pairs import FIGURES, LOADS, figures, run_once, stretched
 from longbench_sched.compare.delta import measure
 from longbench_sched.compare.figure import find_figure, values_of
 from longbench_sched.compare.gate import check
@@ -69,3 +69,4 @@ def test_an_engine_slower_by_10_percent_takes_10_percent_longer_in_a_closed_loop
     one, slower = (figures(run_once(workload, setting, 3, factor)) for factor in (1.0, 1.1))
     assert slower["ttft_p90"] == pytest.approx(1.1 * one["ttft_p90"], rel=1e-6)
     assert slower["total_throughput"] == pytest.approx(one["total_throughput"] / 1.1, rel=1e-6)
+    assert stretched(one, 1.1) == {key: pytest.approx(value, rel=1e-6) for key, value in slower.items()}
