@@ -39,7 +39,7 @@ from longbench_sched.experiment.deadline import DeadlinePassed, deadline
 from longbench_sched.experiment.matrix import Experiment, LoadSpec, TargetSpec, read_experiment, read_target_flag
 from longbench_sched.experiment.order import Cell, make_cells
 from longbench_sched.experiment.resume import ENDING, Ledger, read_ledger
-from longbench_sched.experiment.virtual_run import Origin, Setting, plan_virtual, simulate
+from longbench_sched.experiment.virtual_run import Origin, Setting, make_engine, plan_virtual, read_setting, simulate
 from longbench_sched.metrics.stat import Summary
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.quantity import compact, duration_s
@@ -51,6 +51,7 @@ from longbench_sched.run import Run
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import find_model
+from longbench_sched.sim.pools import POOL_KNOBS
 from longbench_sched.store import catalogue, schema
 from longbench_sched.store.atomic import check_writable
 from longbench_sched.store.parquet import write_run
@@ -224,6 +225,9 @@ class CellMaker:
         if target.kind == "url":
             self._target(target)
             return
+        if target.kind == "simulated":
+            make_engine(self._setting(target))
+            return
         read_flags(target.engine, engine_flags(target.knobs))
         find_gpu(target.gpu)
         find_model(self._model(target))
@@ -271,8 +275,7 @@ class CellMaker:
 
     def _simulate(self, turn: Turn) -> Measured:
         cell, target = turn.cell, turn.cell.target
-        options = read_flags(target.engine, engine_flags(target.knobs))
-        setting = Setting(target.engine, target.gpu, self._model(target), options)
+        setting = self._setting(target)
         with deadline(self.ledger.experiment.deadline_s):
             plan = plan_virtual(self.workloads[cell.load.label], cell.seed)
             run = simulate(plan, setting, Origin(turn.run_id, datetime.now(UTC), versions())).run
@@ -280,6 +283,12 @@ class CellMaker:
         path = self.ledger.folder / f"{turn.run_id}{schema.ENDING}"
         write_run(run, path)
         return Measured(run, path)
+
+    def _setting(self, target: TargetSpec) -> Setting:
+        """Of a simulated target, which may be pools of engines."""
+        pools = {name: value for name, _, value in (knob.partition("=") for knob in target.knobs) if name in POOL_KNOBS}
+        flags = engine_flags([knob for knob in target.knobs if knob.partition("=")[0] not in POOL_KNOBS])
+        return read_setting(target.engine, target.gpu, self._model(target), flags, pools)
 
     def _target(self, target: TargetSpec) -> Any:
         assert target.base_url is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -20,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from longbench_sched.errors import ClientLimitError, LongbenchError, UsageError
-from longbench_sched.experiment.virtual_run import Origin, Setting, make_engine, plan_virtual, simulate
+from longbench_sched.experiment.virtual_run import Origin, Setting, make_engine, plan_virtual, read_setting, simulate
 from longbench_sched.metrics.stat import Summary
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.quantity import count
 from longbench_sched.sim.calibration import Calibration
-from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.models import Model, find_model
-from longbench_sched.sim.pools import POOL_KNOBS, read_pools
+from longbench_sched.sim.pools import POOL_KNOBS
 from longbench_sched.sim.speculation import Wish
 from longbench_sched.store.parquet import write_run
 from longbench_sched.workload.overrides import Overrides
@@ -124,15 +122,9 @@ def _cell(base: Base, knobs: Mapping[str, str]) -> Cell:
     seed = count(place.pop("seed"), "--sweep seed") if "seed" in place else base.seed
     engine, gpu, model = (place.get(name, default) for name, default in _defaults(base))
     shape = base.read_model(model)
-    flags = [*base.flags, *flags]
-    options = read_flags(engine, flags)
-    pools = read_pools({**base.pools, **{knob: knobs[knob] for knob in POOL_KNOBS if knob in knobs}})
-    setting = Setting(engine, gpu, _name(model, shape), options, base.calibration, shape, base.wish, pools, cell=knobs)
-    if pools is not None and (pools.prefill_flags or pools.decode_flags):
-        prefill, decode = (
-            read_flags(engine, [*flags, *shlex.split(more)]) for more in (pools.prefill_flags, pools.decode_flags)
-        )
-        setting = replace(setting, prefill_options=prefill, decode_options=decode)
+    pools = {**base.pools, **{knob: knobs[knob] for knob in POOL_KNOBS if knob in knobs}}
+    setting = read_setting(engine, gpu, _name(model, shape), [*base.flags, *flags], pools, shape)
+    setting = replace(setting, calibration=base.calibration, wish=base.wish, cell=knobs)
     make_engine(setting)
     return Cell(load_workload(base.workload, replace(base.overrides, **load)), seed, setting)
 

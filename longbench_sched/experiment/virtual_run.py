@@ -7,8 +7,9 @@ machine enters: the same workload, seed and setting give the same records anywhe
 from __future__ import annotations
 
 import gc
+import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,9 +27,10 @@ from longbench_sched.sim.deployment import AnyEngine, deploy
 from longbench_sched.sim.disaggregation import DisaggregatedEngine
 from longbench_sched.sim.drafting import build_speculating
 from longbench_sched.sim.engine import PLAYED, Engine, EngineOptions
+from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import Model, find_model
-from longbench_sched.sim.pools import Pools
+from longbench_sched.sim.pools import Pools, read_pools
 from longbench_sched.sim.server import DIALECTS
 from longbench_sched.sim.side_by_side import SideBySide
 from longbench_sched.sim.speculation import Wish
@@ -111,6 +113,18 @@ def simulate(
     if trace is not None:
         meta = replace(meta, target={**meta.target, "trace": trace})
     return Simulated(Run(meta, execution.columns.table()), engine.counters.n_steps, time.process_time() - began_s)
+
+
+def read_setting(
+    engine: str, gpu: str, model: str, flags: Sequence[str], pools: Mapping[str, str], shape: Model | None = None
+) -> Setting:
+    """A setting from the engine's own flags and from words of `POOL_KNOBS`. Raises UsageError."""
+    found = read_pools(pools)
+    setting = Setting(engine, gpu, model, read_flags(engine, flags), shape=shape, pools=found)
+    if found is None or not (found.prefill_flags or found.decode_flags):
+        return setting
+    prefill, decode = (read_flags(engine, [*flags, *shlex.split(own)]) for own in (found.prefill_flags, found.decode_flags))
+    return replace(setting, prefill_options=prefill, decode_options=decode)
 
 
 def make_engine(setting: Setting, seed: int = 0) -> AnyEngine:

@@ -217,6 +217,22 @@ def test_simulated_targets_are_targets_like_any_other(tmp_path: Path, longer: st
     assert main(["check", "chunked", "--baseline", "plain", "--output-dir", str(tmp_path / "r")]) in (0, 1, 3)
 
 
+def test_simulated_targets_may_be_several_engines(tmp_path: Path, longer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two engines that do both against a prefill engine and two for decode: throughput is compared a GPU."""
+    together = "together=simulated,engine=vllm,set.disaggregation=none,set.decode_engines=1"
+    apart = "apart=simulated,engine=vllm,set.disaggregation=dynamo-like,set.decode_engines=2,set.prefill_flags=-tp 2"
+    folder = ["--output-dir", str(tmp_path / "r")]
+    assert main(["run", longer, "--target", together, "--target", apart, "--num-runs", "2", *folder]) == 0
+    assert "tok/s/GPU" in capsys.readouterr().out
+    gpus = {
+        meta.experiment["target"]: meta.engine_facts["gpus"] for meta in (read_run(p).meta for p in runs_of(tmp_path / "r"))
+    }
+    assert gpus == {"together": 2, "apart": 4}
+    alone = "alone=simulated,engine=vllm,set.decode_engines=2"
+    assert main(["run", longer, "--target", together, "--target", alone, *folder]) == 2
+    assert "Say which way" in capsys.readouterr().err
+
+
 def test_a_dry_run_says_what_would_be_run_and_leaves_nothing(
     tmp_path: Path, longer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
