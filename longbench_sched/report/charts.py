@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longbench_sched.compare.point import gpus_of
-from longbench_sched.metrics.curves import Curves, Ecdf
+from longbench_sched.metrics.curves import Bar, Curves, Ecdf
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.report import headline, several
 from longbench_sched.report.drawing import Spec
@@ -252,10 +252,12 @@ def _timelines(file_name: str, name: str, summary: Summary, curves: Curves) -> C
     prefix = f"{summary.meta.run_id}-"
     order = list(dict.fromkeys(bar.request for bar in curves.bars))
     labels = {request: f"{place:02}" for place, request in enumerate(order)}
+    span_s = max(bar.to_s for bar in curves.bars) - min(bar.from_s for bar in curves.bars)
     rows = [
         {"r": labels[bar.request], "k": bar.kind, "a": round(bar.from_s, 4), "b": round(bar.to_s, 4)} for bar in curves.bars
     ]
-    span_s = max(bar.to_s for bar in curves.bars) - min(bar.from_s for bar in curves.bars)
+    for place in _ticks(curves.bars, span_s * _TICK / _WIDE):
+        rows[place]["t"] = 1
     shown = {labels[request]: clean(request.removeprefix(prefix), 20) for request in order}
     kinds = {"prefill": "before the first token", "decode": "tokens come", "stall": "stands still"}
     y = {
@@ -297,16 +299,23 @@ def _timelines(file_name: str, name: str, summary: Summary, curves: Curves) -> C
                     },
                 },
             },
-            # A token between two stalls has no width of its own.
             {
-                "transform": [{"filter": f"datum.k == 'decode' && datum.b - datum.a < {span_s * _TICK / _WIDE:.6g}"}],
-                "mark": {"type": "tick", "color": COLOURS[0], "thickness": _TICK, "height": {"band": 1}},
+                "transform": [{"filter": "datum.t"}],
+                "mark": {"type": "tick", "color": COLOURS[0], "thickness": _TICK, "height": {"band": 0.62}, "opacity": 1},
             },
         ],
     }
     stalls = sum(bar.kind == "stall" for bar in curves.bars)
     caption = f"{name}: {len(order)} requests in the order in which they were sent, with the {stalls} longest of their stalls."
     return Chart(file_name, caption, spec, is_wide=True)
+
+
+def _ticks(bars: Sequence[Bar], tick_s: float) -> Iterator[int]:
+    """Places of bars too short to be seen that stand alone between two long stalls: with a token for each chunk of a prompt."""
+    for place, (before, bar, after) in enumerate(zip(bars, bars[1:], bars[2:], strict=False), 1):
+        is_lone = bar.kind == "decode" and bar.to_s - bar.from_s < tick_s and before.kind == after.kind == "stall"
+        if is_lone and min(before.to_s - before.from_s, after.to_s - after.from_s) > 2 * tick_s:
+            yield place
 
 
 def _lookup(labels: Mapping[str, str]) -> str:

@@ -201,11 +201,14 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: p
 def test_a_token_alone_between_two_stalls_is_drawn_as_a_tick() -> None:
     from dataclasses import replace
 
-    def ticks(alone_s: float) -> int:
-        stalls = [Bar("r0", "stall", 0.0, 1.0), Bar("r0", "decode", 1.0, 1.0 + alone_s), Bar("r0", "stall", 1.0 + alone_s, 3.0)]
+    def ticks(*ends_s: float) -> int:
+        """Ticks drawn where a stall, a token and a stall end at these times."""
+        begins_s = (0.0, *ends_s)
+        stalls = [Bar("r0", *one) for one in zip(("stall", "decode", "stall"), begins_s, ends_s, strict=False)]
         curves = Curves({}, {}, (*stalls, Bar("r0", "decode", 3.0, 4.0)))
         (timelines,) = charts([replace(handmade.make_summary(), curves=curves)])
         return to_svg(timelines.spec).partition("layer_1_marks")[2].partition("<g ")[0].count("<path")
 
-    assert ticks(0.0) == 1
-    assert ticks(0.5) == 0  # wide enough to be seen
+    assert ticks(1.0, 1.0, 3.0) == 1
+    assert ticks(1.0, 1.5, 3.0) == 0  # wide enough to be seen
+    assert ticks(1.0, 1.0, 1.001) == 0  # would hide the stall
