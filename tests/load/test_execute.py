@@ -138,7 +138,8 @@ def test_connections_are_opened_even_if_nothing_is_sent(due_s: Callable[[int], f
         assert (records, server.requests) == ([], [])
 
 
-def test_a21_bodies_are_encoded_before_anything_is_sent() -> None:
+@pytest.mark.parametrize("transport", ["wire", "http"])
+def test_a21_bodies_are_encoded_before_anything_is_sent(transport: str) -> None:
     real = make_dialect("vllm")
     n_arrived_at_encode: list[int] = []
 
@@ -152,7 +153,7 @@ def test_a21_bodies_are_encoded_before_anything_is_sent() -> None:
             return real.encode(request, model)
 
     with ScriptedServer(OK) as server:
-        _, records = _execute(server.url, _closed(10, 2, warmups=_warmups(2)), dialect=Watched())
+        _, records = _execute(server.url, _closed(10, 2, warmups=_warmups(2)), dialect=Watched(), transport=transport)
     assert n_arrived_at_encode == [0] * 12
     assert {r.status for r in records} == {Status.OK}
 

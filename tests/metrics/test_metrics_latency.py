@@ -111,6 +111,13 @@ def test_a29_a_single_chunk_has_no_tpot_but_keeps_its_row() -> None:
     assert summary.facts["row_marks"] == {"single-chunk": 1}
 
 
+def test_a29_a_single_chunk_of_unknown_tokens_has_no_tpot_either() -> None:
+    """Its time between first and last event is 0, which 499 later tokens would turn into a speed without end."""
+    stats = summarize(run_of([row(0, [4000.0], tokens=None, output=500)])).whole.stats
+    for name in ("tpot", "itl", "icg", "output_speed"):
+        assert (stats[name].n, stats[name].mean, stats[name].p50) == (0, None, None)
+
+
 def test_a32_keep_alives_and_role_frames_are_first_byte_only() -> None:
     run = run_of([row(0, steps(9000, 20, 5), first_byte=15.0)])
     assert values(run, "first_byte") == pytest.approx([0.015])

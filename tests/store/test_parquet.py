@@ -166,7 +166,7 @@ class TestFooter:
         assert "NaN" not in text
         assert "Infinity" not in text
 
-    def test_secrets_that_slipped_in_are_not_stored(self, tmp_path: Path) -> None:
+    def test_c09_secrets_that_slipped_in_are_not_stored(self, tmp_path: Path) -> None:
         meta = make_meta(
             target={
                 "base_url": "http://bob:hunter2@gpu7:8000/v1",
@@ -381,3 +381,14 @@ def test_pandas_and_compute_are_not_imported_to_write_and_read(tmp_path: Path) -
     arguments = [sys.executable, "-c", program, str(DATA / "v1.parquet"), str(tmp_path / "again.parquet")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
+
+
+def test_arrow_reads_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads let go of the file when the interpreter may be ending: one of Python's would end that in an abort."""
+    path = tmp_path / "run.parquet"
+    write_run(make_run([make_record(index=0)]), path)
+    opened = []
+    whole = pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda source, **kwargs: opened.append(type(source)) or whole(source, **kwargs))
+    read_run(path)
+    assert opened == [pa.OSFile]
