@@ -18,6 +18,9 @@ class DeadlinePassed(KeyboardInterrupt):
     """The time is up. A KeyboardInterrupt, since an event loop logs any other exception of a callback and goes on."""
 
 
+AGAIN_S = 0.5  # an exception that falls into a destructor or a callback of the collector is lost: raised until the block ends
+
+
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
     """Raise DeadlinePassed inside the block after so many seconds of wall time.
@@ -28,7 +31,7 @@ def deadline(seconds: float) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, _on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ from longbench_sched.errors import StoreError
 from longbench_sched.run import RunMeta
 from longbench_sched.store import journal
 from longbench_sched.store.footer import decode_meta
+from longbench_sched.store.opened import open_for_arrow
 from longbench_sched.store.schema import FOOTER_KEY
 
 
@@ -19,7 +20,7 @@ def read_meta(path: Path) -> RunMeta:
     if path.suffix == journal.ENDING:
         return journal.recover(path).meta
     try:
-        with path.open("rb") as file:  # opened here: Arrow takes every path for UTF-8, whatever the locale
+        with open_for_arrow(path) as file:
             stored = pq.read_metadata(file).metadata or {}
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file.") from None

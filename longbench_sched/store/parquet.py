@@ -19,6 +19,7 @@ from longbench_sched.record import UNKNOWN_TOKENS
 from longbench_sched.run import INT_COLUMNS, LIST_COLUMNS, NONE, TEXT_COLUMNS, RecordTable, Run
 from longbench_sched.store.atomic import write_atomically
 from longbench_sched.store.footer import decode_meta, encode_meta
+from longbench_sched.store.opened import open_for_arrow
 from longbench_sched.store.schema import COLUMNS, FOOTER_KEY, arrow_schema
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def read_run(path: Path, *, with_lateness: bool = True) -> Run:
     if path.is_dir():
         raise StoreError(f"{path} is a folder, not a run file. Name a file in it, or a run id.")
     try:
-        with path.open("rb") as raw:  # opened here: Arrow takes every path for UTF-8, whatever the locale
+        with open_for_arrow(path) as raw:
             found = pq.read_metadata(raw)
             names = {found.schema.column(i).path for i in range(found.num_columns)}
             if FOOTER_KEY not in (found.metadata or {}):

@@ -17,6 +17,7 @@ from longbench_sched.errors import StoreError
 from longbench_sched.run import RunMeta
 from longbench_sched.steps import STEP_COLUMNS, STEPS_VERSION, StepFacts, StepTable
 from longbench_sched.store.atomic import write_atomically
+from longbench_sched.store.opened import open_for_arrow
 
 ENDING = "steps.parquet"  # no run file has it: `list_runs` passes over these
 FOOTER_KEY = b"longbench_sched_steps"
@@ -65,7 +66,7 @@ def read_steps(path: Path) -> StepTable:
     from longbench_sched.store import buffers
 
     try:
-        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
+        with open_for_arrow(path) as raw, pq.ParquetFile(raw) as file:
             facts = _facts((file.schema_arrow.metadata or {}).get(FOOTER_KEY), path)
             stored = file.read()
     except FileNotFoundError:
@@ -102,7 +103,7 @@ def _belongs(path: Path, run_id: str) -> bool:
     import pyarrow.parquet as pq
 
     try:
-        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
+        with open_for_arrow(path) as raw, pq.ParquetFile(raw) as file:
             return _facts((file.schema_arrow.metadata or {}).get(FOOTER_KEY), path).run_id == run_id
     except (OSError, pa.ArrowException, StoreError):
         return False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -263,6 +265,16 @@ def test_an_experiment_of_a_file_is_run_and_finished_cells_are_kept(
     assert "0 of 8 runs left" in capsys.readouterr().err
 
 
+@pytest.fixture
+def no_collector_callbacks() -> Iterator[None]:
+    """An alarm that falls into one of hypothesis' is lost, with a warning."""
+    kept = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = kept
+
+
+@pytest.mark.usefixtures("no_collector_callbacks")
 def test_b11_a_simulation_that_takes_too_long_is_ended_at_its_deadline_and_the_rest_go_on(
     tmp_path: Path, longer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

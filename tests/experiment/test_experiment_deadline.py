@@ -36,6 +36,21 @@ def test_a_callback_of_an_event_loop_does_not_swallow_it() -> None:
         asyncio.run(main())
 
 
+def test_an_alarm_that_falls_into_a_destructor_is_lost_and_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda lost_one: lost.append(lost_one.exc_type))
+
+    class Slow:
+        def __del__(self) -> None:
+            signal.pause()
+
+    with pytest.raises(DeadlinePassed), deadline(0.05):
+        del (slow := [Slow()])[0]
+        assert slow == []
+        signal.pause()
+    assert lost == [DeadlinePassed]
+
+
 def test_outside_the_main_thread_there_is_none() -> None:
     said: list[str] = []
 
