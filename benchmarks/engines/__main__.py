@@ -5,6 +5,7 @@ tiny random model on a free port of 127.0.0.1 and is measured in each of its API
 exact is checked: prompt and output tokens of every request, as the engine itself counts them. Then a long prompt joins three
 decodes, and what these see of it is compared with what the simulator says. Speeds mean nothing here.
 
+    python -m benchmarks.engines --engine vllm --serve
     python -m benchmarks.engines [--engine vllm] [--shape-only] [--isl 8192] [--osl 32] [--num-prompts 4] [--concurrency 2]
 
 Further flags are those of the one engine that was named, for its server. Exit code: 0 all as it must be, 1 a count is wrong,
@@ -19,7 +20,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
         for name in [options.engine] if options.engine else DEFAULT:
             case = CASES[name]
             with _served(name, case, flags) as url:
+                if options.serve:
+                    _hold(url)
+                    continue
                 if not options.shape_only:
                     wrong += [line for smoke in case.smokes for line in _smoke(name, smoke, url, options)]
                 shape, is_right = _shape(name, url)
@@ -75,6 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
     except EngineFailure as failure:
         print(f"Error: {failure}", file=sys.stderr)
         return 2
+    if options.serve:
+        return 0
     print("\nA prompt of 8,000 tokens joins three decodes: what each of them sees")
     for line in shapes:
         print(f"  {line}")
@@ -88,12 +94,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _read_options(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description="Smoke runs against engines on a CPU.")
     parser.add_argument("--engine", choices=CASES, help="only this one")
+    parser.add_argument("--serve", action="store_true", help="only bring it up, until Ctrl-C")
     parser.add_argument("--shape-only", action="store_true", help="no smoke runs")
     parser.add_argument("--isl", type=int, default=8192)
     parser.add_argument("--osl", type=int, default=32)
     parser.add_argument("--num-prompts", type=int, default=4)
     parser.add_argument("--concurrency", type=int, default=2)
     options, flags = parser.parse_known_args(arguments)
+    if options.serve and not options.engine:
+        parser.error("which one is to be served? Name the engine: --engine vllm")
     if flags and not options.engine:
         parser.error(f"whose flags are {' '.join(flags)}? Name the engine: --engine vllm")
     return options, flags
@@ -117,6 +126,12 @@ def _served(name: str, case: Case, flags: list[str]) -> Iterator[str]:
     command = [*engine.command(venv), *case.flags, *flags]
     with serve(engine.TITLE, command, model, FOLDER / f"{name}.log", engine.ENVIRONMENT) as url:
         yield url
+
+
+def _hold(url: str) -> None:
+    print(f"Serving at {url} until Ctrl-C", flush=True)
+    with suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def _smoke(name: str, smoke: str, url: str, options: argparse.Namespace) -> list[str]:

@@ -154,8 +154,11 @@ except NotImplementedError as error:
     assert done.stdout == "sgl_kernel.copy_all is not there: no build for CPUs was installed\n"
 
 
-def test_flags_of_a_server_need_the_name_of_their_engine(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flag", "said"), [("--enforce-eager", "whose flags are --enforce-eager?"), ("--serve", "which one is to be served?")]
+)
+def test_what_is_of_one_engine_needs_its_name(flag: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--enforce-eager"])
+        main([flag])
     assert ended.value.code == 2
-    assert "whose flags are --enforce-eager? Name the engine" in capsys.readouterr().err
+    assert f"{said} Name the engine" in capsys.readouterr().err
