@@ -10,6 +10,7 @@ line of a chunk that is longer than it should be (it is skipped).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
@@ -142,6 +143,10 @@ class HttpTransport:
             if session is not None:
                 await session.close()
         self._pool = self._single_use = None
+        for made in self._sockets:
+            # A request that was given up leaves TLS waiting for a farewell, which a peer that hangs never sends.
+            with contextlib.suppress(OSError):
+                made.shutdown(socket.SHUT_RDWR)
         until_s = time.monotonic() + MOST_S_TO_CLOSE
         while any(made.fileno() >= 0 for made in self._sockets) and time.monotonic() < until_s:
             await asyncio.sleep(0.001)

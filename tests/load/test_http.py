@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import ssl
+import threading
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -581,3 +584,35 @@ def test_nothing_is_left_open() -> None:
         send(server.url, [make_request(0), make_request(1)])
         server.wait_for(lambda s: s.n_open == 0)
     gc.collect()  # an unclosed session would warn here, and warnings are errors
+
+
+def test_a_peer_that_hangs_without_a_farewell_leaves_nothing_open() -> None:
+    """TLS ends with a word of both sides; this server says a head, and then no more."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(scripted.SERVER_PEM)
+    held: list[socket.socket] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        peer = context.wrap_socket(listener.accept()[0], server_side=True)
+        peer.recv(1 << 16)
+        peer.sendall(stream_head())
+        held.append(peer)
+
+    async def go() -> StreamRecord:
+        transport = make_transport(f"https://127.0.0.1:{listener.getsockname()[1]}", insecure=True)
+        sending = asyncio.ensure_future(transport.stream(make_request(), due_ns=1, slot_ns=2))
+        while not any(record.http_status for record in transport.open_records()):
+            await asyncio.sleep(0.001)
+        transport.cancel_all()
+        record = (await sending).record()
+        await transport.aclose()
+        return record
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    assert asyncio.run(go()).status is Status.CANCELLED
+    server.join()
+    gc.collect()  # a transport that is not closed would warn here, and warnings are errors
+    for open_socket in (*held, listener):
+        open_socket.close()
