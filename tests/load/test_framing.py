@@ -326,6 +326,32 @@ def test_the_end_does_not_depend_on_what_was_removed_in_front(
             removed += n
 
 
+JUNK = st.lists(st.sampled_from([b"\r\n\r\n", b"0\r\n\r\n", b"\r\n", b"\r", b"HTTP/1.1 200 OK\r\n\r\n"]), max_size=3)
+
+
+@given(BODIES, JUNK, CUTS, st.lists(st.booleans(), max_size=31))
+@example((chunked(b"x"), b"x"), [b"\r\n\r\n"], [7], [True])  # the empty line, and another behind it in the same read
+def test_what_follows_the_body_does_not_move_its_end(
+    body: tuple[bytes, bytes], junk: list[bytes], cuts: list[int], removals: list[bool]
+) -> None:
+    """The read that brings the last byte of the body says so, whatever else it brings and whatever was removed before."""
+    raw = body[0] + b"".join(junk)
+    body_end, held, n_read, removed = BodyEnd(CHUNKED), bytearray(), 0, 0
+    for i, piece in enumerate(_cut_at(raw, [c % (len(raw) + 1) for c in cuts])):
+        held += piece
+        n_read += len(piece)
+        end = body_end.find(held)
+        assert (end is not None) == (n_read >= len(body[0]))
+        if end is not None:
+            assert removed + end == len(body[0])
+            return
+        if i < len(removals) and removals[i]:
+            n = body_end.walked
+            del held[:n]
+            body_end.cut(n)
+            removed += n
+
+
 @given(st.binary(max_size=60), CUTS)
 def test_a_length_framed_body_can_be_cut_anywhere(content: bytes, cuts: list[int]) -> None:
     head = _head(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content))
