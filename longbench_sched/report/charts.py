@@ -301,7 +301,7 @@ def _timelines(file_name: str, name: str, summary: Summary, curves: Curves) -> C
             },
             {
                 "transform": [{"filter": "datum.t"}],
-                "mark": {"type": "tick", "color": COLOURS[0], "thickness": _TICK, "height": {"band": 0.62}, "opacity": 1},
+                "mark": {"type": "tick", "color": COLOURS[0], "thickness": _TICK, "height": {"band": 1}, "opacity": 1},
             },
         ],
     }
