@@ -4,7 +4,7 @@ Bytes are stamped when they are read from the connection, in user space, and kep
 Only when a deadline may have passed are they decoded early, to tell a first token from comments and role chunks.
 
 What aiohttp does not tell: the kernel's receive stamps; how far a response head had come when the connection was reset; a size
-line of a chunk that is longer than it should be (it is skipped).
+line of a chunk that is longer than it should be (it is skipped); bytes behind an answer (taken for the next one's).
 """
 
 from __future__ import annotations

@@ -425,6 +425,8 @@ class _Session:
                 "Check the proxy, or leave it out. No request was sent."
             )
         match error:
+            case httpx.ConnectTimeout() if self._target.endpoint.scheme == "https":
+                why = f"no TLS connection within {self._options.connect_s:g} s; is it http://?"
             case httpx.ConnectTimeout():
                 why = f"no connection within {self._options.connect_s:g} s"
             case _Endless():

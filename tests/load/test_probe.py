@@ -127,6 +127,14 @@ def test_a_connection_that_does_not_come_about_is_given_up() -> None:
         probe(make_target(f"http://127.0.0.1:{port}"), ProbeOptions(connect_s=0.1))
 
 
+def test_https_to_a_server_that_waits_for_a_line_of_plain_http_is_told_apart() -> None:
+    with (
+        ScriptedServer([Silence()]) as server,
+        pytest.raises(TargetError, match=r"no TLS connection within 0\.1 s; is it http"),
+    ):
+        probe(make_target(server.url.replace("http:", "https:")), ProbeOptions(connect_s=0.1))
+
+
 @pytest.mark.parametrize(
     "begin",
     [b"HTTP/1.1 200 OK\r\nX-Endless: ", scripted.head(200, ("Content-Length", "100000")), scripted.head(200)],
