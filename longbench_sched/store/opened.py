@@ -16,9 +16,12 @@ def open_for_arrow(path: Path) -> AbstractContextManager[Any]:
     """
     import pyarrow as pa
 
-    name = os.fspath(path)
+    return pa.OSFile(os.fspath(path)) if _is_utf_8(path) else path.open("rb")
+
+
+def _is_utf_8(path: Path) -> bool:
+    """Whether the name's bytes on disk are the ones that Arrow makes of it."""
     try:
-        name.encode("utf-8")
+        return os.fsencode(path) == str(path).encode("utf-8")
     except UnicodeEncodeError:
-        return path.open("rb")
-    return pa.OSFile(name)  # type: ignore[no-any-return]
+        return False

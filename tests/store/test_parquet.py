@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -392,3 +393,6 @@ def test_arrow_reads_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(pq, "ParquetFile", lambda source, **kwargs: opened.append(type(source)) or whole(source, **kwargs))
     read_run(path)
     assert opened == [pa.OSFile]
+    monkeypatch.setattr(os, "fsencode", lambda name: str(name).encode("latin-1"))
+    read_run(path.rename(tmp_path / "\u00e9t\u00e9.parquet"))
+    assert opened[1:] == [io.BufferedReader], "Arrow would look for another name"
