@@ -20,7 +20,7 @@ def read_model(text: str) -> Model:
         config = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"--model {text}: {path} cannot be read ({error.strerror}).") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError(f"--model {text}: {path} is not JSON.") from None
     if not isinstance(config, dict):
         raise UsageError(f"--model {text}: {path} is no model configuration.")

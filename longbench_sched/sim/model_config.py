@@ -14,6 +14,7 @@ from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Precision
 from longbench_sched.sim.models import Experts, Gqa, Mla, Model
 
+_MOST_YARN = 10_000  # times a context can be stretched
 _STATE_SPACE_KEYS = ("ssm_cfg", "mamba_d_state", "ssm_state_size", "linear_num_key_heads", "rwkv_version")
 
 
@@ -62,6 +63,12 @@ class _Reader:
             raise UsageError(f"{self.name}: no {' or '.join(keys)} in config.json, so its cost cannot be worked out.")
         return default
 
+    def _list(self, key: str) -> list[Any]:
+        value = self.data.get(key) or []
+        if not isinstance(value, list):
+            raise UsageError(f"{self.name}: {key} is {value!r}; it is a list.")
+        return value
+
     def attention(self, hidden: int) -> Gqa | Mla:
         heads = self.count("num_attention_heads")
         if self.data.get("kv_lora_rank"):
@@ -73,7 +80,10 @@ class _Reader:
                 self.count("qk_rope_head_dim"),
                 self.count("v_head_dim"),
             )
-        return Gqa(heads, self.count("num_key_value_heads", default=heads), self.count("head_dim", default=hidden // heads))
+        kv_heads = self.count("num_key_value_heads", default=heads)
+        if kv_heads > heads:
+            raise UsageError(f"{self.name}: {kv_heads} KV heads are more than {heads} attention heads.")
+        return Gqa(heads, kv_heads, self.count("head_dim", default=hidden // heads))
 
     def experts(self) -> Experts | None:
         keys = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -84,13 +94,19 @@ class _Reader:
         if self.data.get("shared_expert_intermediate_size"):
             # Qwen2-MoE gives the width of its shared part: as many experts as are equally wide.
             shared = max(1, round(self.count("shared_expert_intermediate_size") / ffn))
-        return Experts(self.count(*keys), self.count("num_experts_per_tok"), ffn, shared)
+        n_experts, top_k = self.count(*keys), self.count("num_experts_per_tok")
+        if top_k > n_experts:
+            raise UsageError(f"{self.name}: {top_k} experts a token (num_experts_per_tok) are more than all {n_experts}.")
+        return Experts(n_experts, top_k, ffn, shared)
 
     def n_dense_layers(self, layers: int) -> int:
         """Layers without experts: the first few (DeepSeek), those listed, or all but every n-th (Qwen2-MoE)."""
         if "first_k_dense_replace" in self.data:
-            return int(self.data["first_k_dense_replace"] or 0)
-        listed = self.data.get("mlp_only_layers") or []
+            n_dense = self.data["first_k_dense_replace"] or 0
+            if isinstance(n_dense, bool) or not isinstance(n_dense, int) or not 0 <= n_dense <= layers:
+                raise UsageError(f"{self.name}: first_k_dense_replace is {n_dense!r}; it is a number of the {layers} layers.")
+            return n_dense
+        listed = self._list("mlp_only_layers")
         stride = self.count("decoder_sparse_step", default=1)
         return sum(i in listed or (i + 1) % stride != 0 for i in range(layers))
 
@@ -99,9 +115,11 @@ class _Reader:
         stated = self.count("max_position_embeddings")
         scaling = self.data.get("rope_scaling")
         if isinstance(scaling, Mapping) and (scaling.get("rope_type") or scaling.get("type")) == "yarn":
-            original = scaling.get("original_max_position_embeddings")
-            if isinstance(original, int) and isinstance(scaling.get("factor"), int | float):
-                return max(stated, int(original * scaling["factor"]))
+            original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
+            if isinstance(original, int) and isinstance(factor, int | float):
+                if not 0 < factor <= _MOST_YARN:
+                    raise UsageError(f"{self.name}: the factor of rope_scaling is {factor!r}; it is from 0 to {_MOST_YARN}.")
+                return max(stated, int(original * factor))
         return stated
 
     def precision(self) -> Precision:
@@ -120,7 +138,7 @@ class _Reader:
         for key in _STATE_SPACE_KEYS:
             if self.data.get(key):
                 raise UsageError(f"{self.name}: {key} says that some layers are no attention; such models are not modelled.")
-        kinds = {str(kind) for kind in self.data.get("layer_types") or []} - {"full_attention"}
+        kinds = {str(kind) for kind in self._list("layer_types")} - {"full_attention"}
         if kinds:
             raise UsageError(f"{self.name}: layers of the kind {', '.join(sorted(kinds))} are not modelled.")
         window = self.data.get("sliding_window")
