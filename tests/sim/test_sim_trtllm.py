@@ -87,6 +87,12 @@ def test_a_prompt_waits_for_the_block_that_another_is_computing() -> None:
     assert story.plans[1] == [(1, 36, 64, P), (0, 1, 100, D), (2, 1, 40, D)]
 
 
+def test_a_prompt_that_not_even_a_block_of_fits_a_step_is_refused() -> None:
+    policy = trtllm(max_num_tokens=31, enable_chunked_prefill=True, tokens_per_block=32).policy
+    assert "whole blocks of 32" in (policy.refusal(32, 1) or "")
+    assert policy.refusal(31, 1) is None
+
+
 def test_policies_that_it_does_not_have_are_refused() -> None:
     with pytest.raises(UsageError, match="Known: GUARANTEED_NO_EVICT"):
         trtllm(capacity_scheduler_policy="BEST_EFFORT")

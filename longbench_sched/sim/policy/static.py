@@ -15,10 +15,12 @@ from typing import ClassVar
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
 
-_POLL_S = 0.001  # how often the queue is looked at while a batch is being formed
+# How often the queue is looked at while a batch is being formed: each ms, or a thousandth of what it has taken already.
+_POLL_S, _POLL_SHARE = 0.001, 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class StaticOptions:
     max_model_len: int | None = None
     gpu_memory_utilization: float = 0.90
     block_size: int = 16
+    quantization: Quantization = ""  # of weights that are bf16
+    kv_cache_dtype: KvCacheDtype = "auto"
     tensor_parallel_size: int = 1
 
     def resolved(self, gpu: Gpu, model_context: int) -> StaticOptions:
@@ -84,9 +88,10 @@ class Static:
         if not state.waiting:
             return plan
         if len(state.waiting) < self.options.batch_size:
-            left_s = state.waiting[0].arrived_s + self.options.batch_timeout_s - now_s
+            waited_s = now_s - state.waiting[0].arrived_s
+            left_s = self.options.batch_timeout_s - waited_s
             if left_s > 1e-9:
-                plan.wait_s = min(left_s, _POLL_S)
+                plan.wait_s = min(left_s, max(_POLL_S, _POLL_SHARE * waited_s))
                 return plan
         self._form(state, plan)
         return plan

@@ -18,14 +18,16 @@ With block reuse a prompt whose next block is just being computed by another wai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import ClassVar, Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.content import Content, first
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Found, Ledger
+from longbench_sched.sim.models import KvCacheDtype
 from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan, Verify
 
 _CAPACITY = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
@@ -35,6 +37,10 @@ _CHUNKING = ("FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS")
 @dataclass(frozen=True, slots=True)
 class TrtllmOptions:
     """Options of `trtllm-serve` and its YAML, by their own names."""
+
+    lacks: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"quantization": "TensorRT-LLM takes what the checkpoint is. Give --model NAME-FP8, or a config.json that says so."}
+    )
 
     max_num_tokens: int = 8192
     max_batch_size: int = 2048
@@ -47,6 +53,7 @@ class TrtllmOptions:
     context_chunking_policy: Literal["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"] = "FIRST_COME_FIRST_SERVED"
     enable_block_reuse: bool = True
     num_speculative_tokens: int = 0  # `max_draft_len` of the speculative config
+    kv_cache_dtype: KvCacheDtype = "auto"
     tp_size: int = 1
     pp_size: int = 1
 
@@ -87,6 +94,11 @@ class Trtllm:
             return (
                 f"The sum of prompt length ({isl}) and query length should not exceed max_num_tokens "
                 f"({self.options.max_num_tokens}): set enable_chunked_prefill, or raise max_num_tokens."
+            )
+        if isl > self.options.max_num_tokens < self.options.tokens_per_block:
+            return (
+                f"A prompt of {isl} tokens is computed in whole blocks of {self.options.tokens_per_block}, but a step has "
+                f"max_num_tokens ({self.options.max_num_tokens}): raise it to a block at least."
             )
         return None
 
