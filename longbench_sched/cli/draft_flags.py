@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longbench_sched.errors import UsageError
+
 if TYPE_CHECKING:
+    from longbench_sched.sim.engine import EngineOptions
     from longbench_sched.sim.speculation import Wish
 
 DRAFT = "Speculation (turned on by the engine's own flags)"
@@ -31,3 +34,14 @@ def read_wish(draft_model: str | None, draft_window: int | None, acceptance_rate
 
     model = None if draft_model is None else read_model(draft_model)
     return Wish(draft_model=model, draft_window=draft_window, alpha=acceptance_rate)
+
+
+def check_drafts(wish: Wish, options: EngineOptions) -> None:
+    """Raises UsageError for a wish about drafts where the engine's flags ask for none."""
+    from longbench_sched.sim.speculation import Wish
+
+    if wish != Wish() and not (getattr(options, "num_speculative_tokens", 0) or getattr(options, "speculative_algorithm", "")):
+        raise UsageError(
+            "--draft-model, --draft-window and --acceptance-rate are of speculation, and nothing turns it on.\n  Give the "
+            "engine's own flag (--num-speculative-tokens 3, --speculative-algorithm EAGLE3), or leave them out."
+        )

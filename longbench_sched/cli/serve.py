@@ -20,7 +20,9 @@ Examples:
 
 def serve(
     context: typer.Context,
-    engine: Annotated[str, typer.Option(help="Whose scheduler and dialect to play: vllm, sglang or trtllm.")] = "vllm",
+    engine: Annotated[
+        str, typer.Option(help="Whose scheduler and dialect to play: vllm, sglang, trtllm, or another that `simulate` knows.")
+    ] = "vllm",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 lets the system choose.")] = 8000,
     model: Annotated[
         str, typer.Option(help="Model whose shape prices a step: a name, or the config.json of any other.")
@@ -60,7 +62,9 @@ def serve(
         from longbench_sched.launch.process import die_with_parent
 
         die_with_parent(dies_with_parent)
-    shape = read_model(model)
+    shape, options = read_model(model), read_flags(engine, context.args)
+    wish = draft_flags.read_wish(draft_model, draft_window, acceptance_rate)
+    draft_flags.check_drafts(wish, options)
     run_server(
         ServerOptions(
             engine=engine,
@@ -71,8 +75,8 @@ def serve(
             gpu=gpu,
             time_scale=time_scale,
             served_model=served_model_name,
-            options=read_flags(engine, context.args),
-            wish=draft_flags.read_wish(draft_model, draft_window, acceptance_rate),
+            options=options,
+            wish=wish,
             is_child=is_child,
             faults=tuple(read_fault(text) for text in fault or []),
             fault_seed=fault_seed,

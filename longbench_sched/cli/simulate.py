@@ -48,7 +48,12 @@ def simulate(
     num_warmups: load_flags.NumWarmups = None,
     seed: load_flags.Seed = 0,
     engine: Annotated[
-        str, typer.Option("--engine", help="Whose scheduler: vllm, sglang or trtllm.", rich_help_panel=ENGINE)
+        str,
+        typer.Option(
+            "--engine",
+            help="Whose scheduler: vllm, vllm-v0, sglang, sglang-0.4, trtllm, static, orca, sarathi or fastgen.",
+            rich_help_panel=ENGINE,
+        ),
     ] = "vllm",
     gpu: Annotated[
         str,
@@ -152,6 +157,8 @@ def simulate(
     if trace is not None and sweep:
         raise UsageError("--trace is of one run. Leave out --sweep, or trace the one cell that matters.")
     cells = make_cells(base, [read_axis(text) for text in sweep or []])
+    if not sweep:  # a cell of a sweep may well go without
+        draft_flags.check_drafts(base.wish, cells[0].setting.options)
     with open_exports(export or []) as exports:
         if not sweep:
             measured, steps = simulated.simulate_one(cells[0], Path(output_dir), None if trace is None else Path(trace))

@@ -9,6 +9,7 @@ from longbench_sched.sim.disaggregation import DisaggregatedEngine
 from longbench_sched.sim.engine import Engine
 from longbench_sched.sim.policy.static import StaticOptions
 from longbench_sched.sim.pools import TOGETHER, Pools
+from longbench_sched.sim.queue_limit import is_limited
 from longbench_sched.sim.side_by_side import SideBySide
 
 AnyEngine = Engine | DisaggregatedEngine | SideBySide  # what can be simulated
@@ -39,6 +40,11 @@ def _check_apart(engine: Engine) -> None:
         raise UsageError(
             "pipeline stages are not played with prefill and decode apart.\n  Leave the pipeline-parallel size or "
             "--disaggregation out; tensor parallelism goes with either."
+        )
+    if is_limited(engine.options):
+        raise UsageError(
+            "limits of the queue are not played with prefill and decode apart: which queue they mean differs by router.\n"
+            "  Leave one of the two out."
         )
     if engine.state.n_drafts:
         raise UsageError(

@@ -26,6 +26,7 @@ from longbench_sched.sim.models import Model
 from longbench_sched.sim.policy.sglang import SglangOptions
 from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.pools import RESLICE, Disaggregation, Link, Pools
+from longbench_sched.sim.queue_limit import Full
 from longbench_sched.sim.state import Sequence, StepPlan
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
@@ -190,6 +191,10 @@ class DisaggregatedEngine:
     def refusal(self, isl: int, max_new: int) -> str | None:
         """Why a request can never run here; None if it can."""
         return self.first.refusal(isl, max_new)
+
+    def full_queue(self, isl: int) -> Full | None:
+        """The queue has no end here (`deployment`)."""
+        return None
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a request that nobody waits for any more. Bytes that are on their way arrive all the same."""

@@ -79,6 +79,7 @@ def build_speculating(
 ) -> Engine:
     """`engine.build_engine`, with the drafter of its flags if they ask for one. Raises UsageError."""
     engine = build_engine(name, gpu, model, options, calibration)
+    model = engine.model  # as it is served
     speculator = speculator_of(engine.options, model, wish)
     if speculator is None:
         return engine

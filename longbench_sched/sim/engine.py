@@ -19,7 +19,7 @@ from longbench_sched.sim.cost import Calibration, Parallel, StepCost
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.layout import Layout, layout_of
-from longbench_sched.sim.models import Model
+from longbench_sched.sim.models import Model, as_served
 from longbench_sched.sim.policy.orca import Orca, OrcaOptions
 from longbench_sched.sim.policy.recompute import WATERMARK
 from longbench_sched.sim.policy.sarathi import FastgenOptions, Sarathi, SarathiOptions
@@ -29,6 +29,7 @@ from longbench_sched.sim.policy.trtllm import Trtllm, TrtllmOptions
 from longbench_sched.sim.policy.vllm_v0 import VllmV0, VllmV0Options
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.prefix_cache import PrefixCache
+from longbench_sched.sim.queue_limit import Full, full_queue
 from longbench_sched.sim.radix_cache import RadixCache
 from longbench_sched.sim.state import Accepted, Policy, SchedulerState, Sequence, StepPlan
 
@@ -238,6 +239,10 @@ class Engine:
         """Why a request can never run here, in the scheduler's terms; None if it can."""
         return self.policy.refusal(isl, max_new)
 
+    def full_queue(self, isl: int) -> Full | None:
+        """Why a prompt of that length finds no place in the queue; None if it does."""
+        return full_queue(self.options, self.state.waiting, isl)
+
     @property
     def layout(self) -> Layout:
         """How it is spread over GPUs."""
@@ -289,6 +294,7 @@ def build_engine(name: str, gpu: Gpu, model: Model, options: EngineOptions, cali
     if name not in PLAYED or not isinstance(options, PLAYED[name].options):
         raise UsageError(f"the embedded engine does not play {name!r} with these options. Known: {', '.join(PLAYED)}.")
     resolved = options.resolved(gpu, model.context)
+    model = as_served(model, getattr(resolved, "quantization", ""), resolved.kv_cache_dtype)
     calibration = calibration or Calibration()
     if not _works_ahead(resolved):
         calibration = replace(calibration, is_host_overlapped=False)
@@ -390,7 +396,7 @@ def _sglang(gpu: Gpu, model: Model, options: SglangOptions, layout: Layout) -> t
     usable_bytes = (options.mem_fraction_static or 0.0) * gpu.memory_bytes
     tokens = min(layout.kv_capacity_tokens(gpu, model, usable_bytes), options.max_total_tokens or 1 << 60)
     pages = tokens // options.page_size
-    context = min(options.context_length or model.context, pages * options.page_size - options.page_size - 1)
+    context = max(0, min(options.context_length or model.context, pages * options.page_size - options.page_size - 1))
     return Sglang(options), sglang_state(options, pages), context
 
 

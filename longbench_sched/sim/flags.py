@@ -75,6 +75,7 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
                 raise UsageError(f"{word} needs a value.")
             value = left.pop(0)
         given[name] = _value(word, kinds[name], value)
+        _check_choice(word, value, _choices(type(options), name))
         _check_number(word, name, given[name], getattr(options, name))
     return replace(options, **given)
 
@@ -83,6 +84,17 @@ def _own_name(name: str, known: Collection[str]) -> str:
     """The engine's own spelling of a parallel size."""
     names = next((names for names in _SPELLINGS if name in names), ())
     return next((one for one in names if one in known), name)
+
+
+def _choices(owner: type[EngineOptions], name: str) -> tuple[str, ...]:
+    """Words that a flag takes; () for one that takes any."""
+    hint = get_type_hints(owner)[name]
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _check_choice(flag: str, value: str, choices: tuple[str, ...]) -> None:
+    if choices and value not in choices:
+        raise UsageError(f"{flag} {value!r} is not known. Known: {', '.join(filter(None, choices))}.")
 
 
 def _kind(owner: type[EngineOptions], name: str) -> type:

@@ -86,8 +86,8 @@ class Layout:
             on_each = "" if self.n_gpus == 1 else " on each"
             raise UsageError(
                 f"{model.name} ({need_gb:.0f} GB of weights{on_each}) leaves no room for KV on {self.on(gpu)} "
-                f"({gpu.memory_gib:.0f} GiB).\n  Choose a larger GPU, more of them (tensor or pipeline parallel), or a smaller "
-                "model."
+                f"({gpu.memory_gib:.0f} GiB).\n  Choose a larger GPU, more of them (tensor or pipeline parallel), a smaller "
+                "model or a smaller largest step; or give the engine a larger share of memory."
             )
         return tokens
 

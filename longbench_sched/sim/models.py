@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Precision, lookup
+
+# Words of the engines' flags `--quantization` and `--kv-cache-dtype`; the first of each keeps what the model has.
+Quantization = Literal["", "fp8"]
+KvCacheDtype = Literal["auto", "bfloat16", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"]
 
 # Bytes a weight takes; nvfp4 with its scales (a byte for 16 weights).
 WEIGHT_BYTES: Mapping[Precision, float] = {"bf16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "nvfp4": 0.5625}
@@ -163,18 +168,10 @@ _MODELS = (
     Model("Qwen3-235B-A22B", 94, 4096, Gqa(64, 4, 128), 0, 151936, 40960, experts=Experts(128, 8, 1536)),
     Model(
         "DeepSeek-V3.1", 61, 7168, Mla(128, 1536, 512, 128, 64, 128), 18432, 129280, 163840,
-        experts=Experts(256, 8, 2048, n_shared=1), n_dense_layers=3, has_bos=True,
+        experts=Experts(256, 8, 2048, n_shared=1), n_dense_layers=3, has_bos=True, weights="fp8-block",
     ),
 )  # fmt: skip
 MODELS: Mapping[str, Model] = {model.name: model for model in _MODELS}
-
-_PRECISIONS: Mapping[str, Precision] = {
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "auto": "bf16",
-    "fp8": "fp8",
-    "fp8-block": "fp8-block",
-}
 
 
 def find_model(name: str) -> Model:
@@ -197,6 +194,13 @@ def quantized(model: Model, weights: Precision | None = None, kv: Literal["bf16"
     return replace(model, weights=weights or model.weights, kv_bytes={"bf16": 2, "fp8": 1, None: model.kv_bytes}[kv])
 
 
-def read_precision(word: str) -> Precision:
-    """Weights' precision by its name. Raises UsageError."""
-    return lookup({**_PRECISIONS, "nvfp4": "nvfp4"}, word, "precision")
+def as_served(model: Model, quantization: Quantization, kv_cache_dtype: KvCacheDtype) -> Model:
+    """The model as an engine with these flags holds it: bf16 weights made fp8, another KV cache. Raises UsageError.
+
+    Weights that are 8 bits wide as published stay as they are.
+    """
+    if quantization and model.weights == "nvfp4":
+        raise UsageError(f"--quantization {quantization}: the weights of {model.name} are nvfp4 already. Leave the flag out.")
+    weights: Precision | None = "fp8" if quantization and model.weights == "bf16" else None
+    kv: Literal["bf16", "fp8"] | None = None if kv_cache_dtype == "auto" else "fp8" if "fp8" in kv_cache_dtype else "bf16"
+    return quantized(model, weights, kv)

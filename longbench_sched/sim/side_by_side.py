@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from longbench_sched.sim.content import Content
 from longbench_sched.sim.engine import Counters, Engine, Glide
 from longbench_sched.sim.models import Model
+from longbench_sched.sim.queue_limit import Full
 from longbench_sched.sim.state import Sequence
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
@@ -90,6 +91,13 @@ class SideBySide:
         """Why a request can never run here; None if it can."""
         return self.first.refusal(isl, max_new)
 
+    def full_queue(self, isl: int) -> Full | None:
+        """Why a prompt of that length finds no place in the queue of the engine that would get it; None if it does."""
+        return self._next().full_queue(isl)
+
+    def _next(self) -> Engine:
+        return min(self.engines, key=lambda one: one.n_waiting + one.n_running)
+
     def submit(
         self,
         isl: int,
@@ -102,7 +110,7 @@ class SideBySide:
         priority: int = 0,
     ) -> Sequence:
         """Put a request into the queue of the engine with the fewest, the first of them."""
-        engine = min(self.engines, key=lambda one: one.n_waiting + one.n_running)
+        engine = self._next()
         sequence = engine.submit(isl, max_new, now_s, stop_at=stop_at, to_length=to_length, content=content, priority=priority)
         self._owner[sequence] = engine
         return sequence

@@ -112,7 +112,10 @@ class SimTransport:
         )
         refusal = self._engine.refusal(request.isl, request.osl)
         if refusal is not None:
-            return _refused(record, refusal)
+            return _refused(record, 400, refusal)
+        if (full := self._engine.full_queue(request.isl)) is not None:
+            # SGLang tells a stream in its first event, vLLM by its status.
+            return _refused(record, 200 if full.limit == "max_queued_requests" else 503, full.words)
         exchange = _Exchange(record, self._loop.create_future())
         sequence = self._engine.submit(
             request.isl,
@@ -251,10 +254,11 @@ class SimTransport:
         )
 
 
-def _refused(record: StreamRecord, words: str) -> SimEnded:
-    """An answer of 400 at once."""
+def _refused(record: StreamRecord, status: int, words: str) -> SimEnded:
+    """An answer with an error at once."""
     decoded = record.decoded
     record.end_ns = record.sent_ns
-    record.http_status = 400
-    decoded.status, decoded.reason, decoded.detail = Status.FAILED, Reason.HTTP_STATUS, words
+    record.http_status = status
+    reason = Reason.IN_BAND_ERROR if status == 200 else Reason.HTTP_STATUS
+    decoded.status, decoded.reason, decoded.detail = Status.FAILED, reason, words
     return SimEnded(record)

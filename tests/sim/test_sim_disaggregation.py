@@ -195,6 +195,12 @@ def test_pools_are_read_from_words(words: dict[str, str], found: Pools | None) -
     assert read_pools(words) == found
 
 
+def test_limits_of_the_queue_are_refused_with_pools() -> None:
+    options = read_flags("vllm", ["--max-num-queued-reqs", "4"])
+    with pytest.raises(UsageError, match="limits of the queue"):
+        deploy(Pools(), lambda: build_engine("vllm", H200, QWEN, options))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

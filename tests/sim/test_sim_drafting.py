@@ -113,6 +113,14 @@ def test_a_drafter_leaves_less_memory_for_the_cache() -> None:
     assert drafting.gpu is H200
 
 
+def test_a_drafter_is_built_beside_the_target_as_it_is_served() -> None:
+    """fp8 weights: those of the drafter too, and a decode reads half of the cache."""
+    plain, fp8 = engine("vllm", *EAGLE3), engine("vllm", *EAGLE3, "--quantization=fp8", "--kv-cache-dtype=fp8")
+    assert (fp8.cost.model.weights, fp8.cost.model.kv_bytes) == ("fp8", 1)
+    assert fp8.cost.draft_s(1, 100_000) < plain.cost.draft_s(1, 100_000)
+    assert fp8.cost.decode_attention_s(1_000_000, 1.0) < 0.6 * plain.cost.decode_attention_s(1_000_000, 1.0)
+
+
 def test_a_draft_model_must_be_named() -> None:
     flags = ("--speculative-config", '{"method": "draft_model", "num_speculative_tokens": 3}')
     with pytest.raises(UsageError, match="draft model"):

@@ -45,6 +45,13 @@ from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
         ("orca", ["--max-batch-size=16"], OrcaOptions(16)),
         ("sarathi", ["--batching", "decode-maximal"], SarathiOptions(batching="decode-maximal")),
         ("fastgen", [], FastgenOptions()),
+        (
+            "vllm",
+            ["--quantization", "fp8", "--kv-cache-dtype=fp8_e4m3"],
+            VllmV1Options(quantization="fp8", kv_cache_dtype="fp8_e4m3"),
+        ),
+        ("sglang", ["--quantization=fp8"], SglangOptions(quantization="fp8")),
+        ("trtllm", ["--kv_cache_dtype", "fp8"], TrtllmOptions(kv_cache_dtype="fp8")),
     ],
 )
 def test_flags_become_options(engine: str, words: list[str], options: object) -> None:
@@ -71,6 +78,11 @@ def test_flags_become_options(engine: str, words: list[str], options: object) ->
         ("vllm", ["8192"], "is no flag"),
         ("vllm", ["--speculative-config", "eagle"], "is not JSON"),
         ("vllm", ["--speculative-config", '{"method": "eagle"}'], "num_speculative_tokens is missing"),
+        ("vllm", ["--scheduling-policy", "lifo"], "'lifo' is not known. Known: fcfs, priority"),
+        ("vllm", ["--performance-mode=fast"], "Known: balanced, interactivity, throughput"),
+        ("sglang", ["--speculative-algorithm", "HYDRA"], "Known: EAGLE, EAGLE3, NEXTN, NGRAM"),
+        ("vllm", ["--quantization", "awq"], "Known: fp8"),
+        ("trtllm", ["--quantization", "fp8"], "takes what the checkpoint is"),
         ("sglang", ["--speculative-config", "{}"], "not a flag that the embedded sglang knows"),
     ],
 )

@@ -64,6 +64,16 @@ def test_embedding_and_head_stay_at_two_bytes_when_layers_are_fp8() -> None:
     assert Layout().weight_bytes(quantized(QWEN, weights="fp8"), 0) == 6_525_288_448 + 2 * 1_089_994_752
 
 
+def test_flags_of_precision_halve_weights_and_cache() -> None:
+    """Qwen2.5-7B: 6.525e9 weights of a byte less; 57,344 B a token become 28,672. What is fp8 as published stays as it is."""
+    plain, fp8 = (built("vllm", "H200", "Qwen2.5-Coder-7B", *flags) for flags in ((), ("--quantization", "fp8")))
+    assert (fp8.kv_tokens - plain.kv_tokens) * 57_344 == pytest.approx(6_525_288_448, abs=2 * 16 * 57_344)
+    small = built("vllm", "H200", "Qwen2.5-Coder-7B", "--kv-cache-dtype", "fp8")
+    assert small.kv_tokens == pytest.approx(2 * plain.kv_tokens, abs=2 * 16)
+    assert small.model.kv_bytes_per_token() == 28_672
+    assert built("sglang", "H200", "DeepSeek-V3.1", "--tp-size=8", "--quantization=fp8").model.weights == "fp8-block"
+
+
 def test_sglang_and_trtllm_split_memory_too() -> None:
     """SGLang keeps 0.5 + 12 + 2/8 GiB of 140 back: 0.909. TensorRT-LLM takes 0.9 of what weights and activations leave."""
     sglang = built("sglang", "H200", "Qwen2.5-Coder-7B", "--tp-size", "2")

@@ -28,6 +28,7 @@ DEEPSEEK = {
     "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }  # fmt: skip
+YARN = {"type": "yarn", "original_max_position_embeddings": 4096}
 MIXTRAL = {
     "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000,
@@ -37,7 +38,7 @@ MIXTRAL = {
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    [("Qwen2.5-Coder-7B", QWEN), ("Qwen3-235B-A22B", QWEN_MOE), ("DeepSeek-V3.1", DEEPSEEK | {"quantization_config": None})],
+    [("Qwen2.5-Coder-7B", QWEN), ("Qwen3-235B-A22B", QWEN_MOE), ("DeepSeek-V3.1", DEEPSEEK)],
 )
 def test_a_known_model_is_recognised_by_its_config(name: str, config: dict) -> None:
     known = MODELS[name]
@@ -108,6 +109,14 @@ def test_the_text_part_of_a_multimodal_model_is_read() -> None:
         pytest.param(QWEN | {"layer_types": ["full_attention", "linear_attention"]}, "linear_attention", id="linear attention"),
         pytest.param(QWEN | {"use_sliding_window": True, "sliding_window": 4096}, "window of 4096", id="a window"),
         pytest.param(QWEN | {"quantization_config": {"quant_method": "awq"}}, "awq", id="another quantization"),
+        pytest.param(DEEPSEEK | {"first_k_dense_replace": "x"}, "first_k_dense_replace is 'x'", id="dense layers, text"),
+        pytest.param(DEEPSEEK | {"first_k_dense_replace": 62}, "a number of the 61 layers", id="more dense layers than layers"),
+        pytest.param(QWEN | {"layer_types": 5}, "layer_types is 5; it is a list", id="kinds of layers, a number"),
+        pytest.param(QWEN_MOE | {"mlp_only_layers": 7}, "mlp_only_layers is 7; it is a list", id="dense layers, a number"),
+        pytest.param(QWEN_MOE | {"num_experts_per_tok": 129}, "more than all 128", id="more experts a token than experts"),
+        pytest.param(QWEN | {"num_key_value_heads": 56}, "56 KV heads are more than 28", id="more KV heads than heads"),
+        pytest.param(DEEPSEEK | {"rope_scaling": YARN | {"factor": float("nan")}}, "factor of rope_scaling", id="no factor"),
+        pytest.param(DEEPSEEK | {"rope_scaling": YARN | {"factor": 1e300}}, "factor of rope_scaling", id="a mad factor"),
     ],
 )
 def test_what_would_be_priced_wrongly_is_refused(config: dict, words: str) -> None:

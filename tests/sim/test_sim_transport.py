@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from checked_engine import sglang, trtllm, vllm
@@ -131,6 +131,21 @@ def test_tasks_wake_once_a_request_and_not_once_a_token() -> None:
     records = drive(fixed(vllm()), make_plan(closed_lane(requests(*[None] * 8, osl=500), (0, 2))), loop)
     assert sum(len(r.decoded.chunk_at_ns) for r in records) == 4000
     assert loop.n_jumps <= 2 * len(records)
+
+
+@pytest.mark.parametrize(
+    ("engine", "status", "reason"),
+    [
+        pytest.param(lambda: vllm(max_num_queued_reqs=2), 503, Reason.HTTP_STATUS, id="vllm, requests"),
+        pytest.param(lambda: vllm(max_num_queued_tokens=200), 503, Reason.HTTP_STATUS, id="vllm, tokens"),
+        pytest.param(lambda: sglang(max_queued_requests=2), 200, Reason.IN_BAND_ERROR, id="sglang, in its first event"),
+    ],
+)
+def test_a_full_queue_refuses_as_the_server_does(engine: Callable[[], Engine], status: int, reason: Reason) -> None:
+    """Three come at once: two wait for the first step, the third finds no place. One that comes later does."""
+    records = by_index(drive(fixed(engine()), make_plan(open_lane(requests(0, 0, 0, 50)))))
+    assert [record.status for record in records] == [Status.OK, Status.OK, Status.FAILED, Status.OK]
+    assert (records[2].http_status, records[2].decoded.reason, records[2].end_ns) == (status, reason, T0)
 
 
 def test_a_request_that_the_scheduler_refuses_is_a_record_and_costs_no_time() -> None:

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.state import Chunk, SchedulerState, StepPlan
 
@@ -33,6 +34,8 @@ class OrcaOptions:
     max_model_len: int | None = None
     gpu_memory_utilization: float = 0.90
     block_size: int = 16
+    quantization: Quantization = ""  # of weights that are bf16
+    kv_cache_dtype: KvCacheDtype = "auto"
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
 

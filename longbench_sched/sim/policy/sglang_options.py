@@ -7,6 +7,7 @@ from typing import Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
+from longbench_sched.sim.models import KvCacheDtype, Quantization
 
 PLACES_WHEN_SPECULATING = 48  # unless `--max-running-requests` is given (0.5.23)
 _MEMORY_0_4_2 = {1: 0.88, 2: 0.87, 4: 0.85}  # share by tensor-parallel size; 0.81 from 8 on
@@ -81,6 +82,8 @@ class SglangOptions:
     priority_scheduling_preemption_threshold: int = 10  # who is more urgent by more than this may take the place of another
     disable_priority_preemption: bool = False
     random_seed: int = 0  # of the order `random`
+    quantization: Quantization = ""  # of weights that are bf16
+    kv_cache_dtype: KvCacheDtype = "auto"
     tp_size: int = 1
     pp_size: int = 1
     pp_max_micro_batch_size: int | None = None  # requests that run in one micro-batch; None: the places over the stages

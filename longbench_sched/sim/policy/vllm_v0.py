@@ -20,6 +20,7 @@ from typing import ClassVar
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
+from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.policy.recompute import WATERMARK, decode_all
 from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
@@ -44,6 +45,8 @@ class VllmV0Options:
     gpu_memory_utilization: float = 0.90
     block_size: int = 16
     num_speculative_tokens: int = 0
+    quantization: Quantization = ""  # of weights that are bf16
+    kv_cache_dtype: KvCacheDtype = "auto"
     tensor_parallel_size: int = 1
 
     def resolved(self, gpu: Gpu, model_context: int) -> VllmV0Options:

@@ -22,6 +22,7 @@ from typing import Literal
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Found, Ledger
+from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan, Verify
 
 SpeculativeMethod = Literal["ngram", "medusa", "eagle", "eagle3", "mtp", "draft_model"]
@@ -76,6 +77,8 @@ class VllmV1Options:
     is_offline: bool = False  # the class LLM instead of the API server: a larger budget
     release: str = "0.33.0"
     max_num_partial_prefills: int = 1  # in releases that have it
+    quantization: Quantization = ""  # of weights that are bf16
+    kv_cache_dtype: KvCacheDtype = "auto"
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
 

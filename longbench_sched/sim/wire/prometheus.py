@@ -51,7 +51,7 @@ def vllm(context: Context) -> bytes:
     blocks = state.kv.total + is_own  # one is a placeholder
     config = {
         "block_size": str(state.kv.block_tokens),
-        "cache_dtype": "auto",
+        "cache_dtype": options.kv_cache_dtype,
         "enable_prefix_caching": str(state.kv.is_caching),
         "gpu_memory_utilization": str(flags.get("gpu_memory_utilization")),
         "num_gpu_blocks": str(blocks),

@@ -256,10 +256,8 @@ class SglangDialect:
 
     def check_room(self, context: Context, ask: Ask) -> None:
         """`--max-queued-requests`: streams are told in their first event, with status 200; others by status 503."""
-        options, waiting = context.engine.options, context.engine.state.waiting
-        assert isinstance(options, SglangOptions)
-        if options.max_queued_requests is not None and len(waiting) >= options.max_queued_requests:
-            raise Refused(_queue_full(ask), "max_queued_requests")
+        if (full := context.engine.full_queue(ask.isl)) is not None:
+            raise Refused(_queue_full(ask, full.words), full.limit)
 
     def stream(self, ask: Ask, request_id: str | None, created: int) -> Stream:
         """The encoder of a streamed answer."""
@@ -393,8 +391,7 @@ def _reports_cache(context: Context) -> bool:
     return options.enable_cache_report
 
 
-def _queue_full(ask: Ask) -> Answer:
-    message = "The request queue is full."
+def _queue_full(ask: Ask, message: str) -> Answer:
     if ask.route == "generate":
         if not ask.is_stream:
             return Answer.json({"error": {"message": message}}, 503)

@@ -38,6 +38,7 @@ def server_info(context: Context) -> dict[str, object]:
         "model_path": context.served_model,
         "served_model_name": context.served_model,
         "dp_size": 1,
+        "quantization": getattr(options, "quantization", "") or None,
         "disable_radix_cache": not state.kv.is_caching,
         "stream_interval": 1,
         "incremental_streaming_output": False,

@@ -217,16 +217,8 @@ class VllmDialect:
 
     def check_room(self, context: Context, ask: Ask) -> None:
         """`--max-num-queued-reqs` and `--max-num-queued-tokens`: 503 while so many wait; without them the queue has no end."""
-        options, waiting = context.engine.options, context.engine.state.waiting
-        if not isinstance(options, VllmV1Options):
-            return  # an engine that only borrows this interface
-        if options.max_num_queued_reqs is not None and len(waiting) >= options.max_num_queued_reqs:
-            message = f"The server has {len(waiting)} queued requests, at the limit max_num_queued_reqs."
-            raise Refused(error(503, "Service Unavailable", message), "max_num_queued_reqs")
-        backlog = sum(sequence.left_to_compute for sequence in waiting)
-        if options.max_num_queued_tokens is not None and waiting and backlog + ask.isl > options.max_num_queued_tokens:
-            message = f"The server has {backlog} queued prompt tokens; {ask.isl} more exceed max_num_queued_tokens."
-            raise Refused(error(503, "Service Unavailable", message), "max_num_queued_tokens")
+        if (full := context.engine.full_queue(ask.isl)) is not None:
+            raise Refused(error(503, "Service Unavailable", full.words), full.limit)
 
     def stream(self, ask: Ask, request_id: str | None, created: int) -> Stream:
         """The encoder of a streamed answer."""
@@ -363,6 +355,7 @@ def _server_info(context: Context) -> dict[str, object]:
     cache = {
         "block_size": options.block_size,
         "gpu_memory_utilization": options.gpu_memory_utilization,
+        "cache_dtype": options.kv_cache_dtype,
         "enable_prefix_caching": options.enable_prefix_caching,
     }
     speculative = None
