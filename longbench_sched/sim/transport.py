@@ -250,7 +250,7 @@ class SimTransport:
         return (
             f"the simulated {engine.name} can never go on: {engine.n_waiting} requests wait, {engine.n_running} are "
             f"in progress, the longest has {longest} tokens, and KV memory holds {engine.kv_tokens}.\n"
-            "Give it more KV memory (a larger GPU or memory share), or shorter requests."
+            "Give it more KV memory (a larger GPU or memory share), more tokens a step, or shorter requests."
         )
 
 

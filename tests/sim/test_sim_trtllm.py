@@ -93,6 +93,12 @@ def test_a_prompt_that_not_even_a_block_of_fits_a_step_is_refused() -> None:
     assert policy.refusal(31, 1) is None
 
 
+def test_a_step_that_holds_no_verification_is_refused() -> None:
+    with pytest.raises(UsageError, match="holds no verification"):
+        trtllm(max_num_tokens=3, num_speculative_tokens=3)
+    assert trtllm(max_num_tokens=4, num_speculative_tokens=3)
+
+
 def test_policies_that_it_does_not_have_are_refused() -> None:
     with pytest.raises(UsageError, match="Known: GUARANTEED_NO_EVICT"):
         trtllm(capacity_scheduler_policy="BEST_EFFORT")

@@ -58,13 +58,18 @@ class TrtllmOptions:
     pp_size: int = 1
 
     def resolved(self, gpu: Gpu, model_context: int) -> TrtllmOptions:
-        """The same with every default decided. Raises UsageError for a policy that it does not have."""
+        """The same with every default decided. Raises UsageError for a policy that it does not have, and no room for drafts."""
         for flag, value, known in (
             ("capacity_scheduler_policy", self.capacity_scheduler_policy, _CAPACITY),
             ("context_chunking_policy", self.context_chunking_policy, _CHUNKING),
         ):
             if value not in known:
                 raise UsageError(f"--{flag} {value!r} is not known. Known: {', '.join(known)}.")
+        if self.num_speculative_tokens >= self.max_num_tokens:
+            raise UsageError(
+                f"max_num_tokens ({self.max_num_tokens}) holds no verification of num_speculative_tokens "
+                f"({self.num_speculative_tokens}) and a token more. Raise the one or lower the other."
+            )
         return replace(self, max_seq_len=self.max_seq_len or model_context)
 
 
