@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target
 from longbench_sched.cli.exports import Export, open_exports, shows_curves
 from longbench_sched.cli.measure import Measured, Order, Place, Timing, measure
 from longbench_sched.cli.provenance import versions
-from longbench_sched.cli.run_flags import check_engine_flags, read_overrides, read_timing
+from longbench_sched.cli.run_flags import check_engine_flags, read_overrides, read_timing, refuse_idle
 from longbench_sched.compare.comparison import Side, compare
 from longbench_sched.compare.point import point_of
 from longbench_sched.engine import find_engine
@@ -32,6 +33,7 @@ from longbench_sched.errors import (
     NotComparableError,
     StoreError,
     UsageError,
+    WorkloadError,
 )
 from longbench_sched.experiment import matrix
 from longbench_sched.experiment.conduct import Made, Result, Turn, conduct, open_cells
@@ -60,7 +62,7 @@ from longbench_sched.workload.shape import Workload
 from longbench_sched.workload.spec import load_workload
 
 _NOT_STORED = frozenset({"header", "export", "resume", "dry_run", "output_dir"})  # headers may hold secrets
-_ENGINE_FLAGS = ("engine", "base_url", "model", "api", "sim_set")
+_ENGINE_FLAGS = ("engine", "base_url", "model", "api", "count", "api_key_env", "gpu", "sim_model", "sim_set", "time_scale")
 
 
 def is_experiment(given: Mapping[str, Any]) -> bool:
@@ -73,6 +75,9 @@ def run_experiment(given: Mapping[str, Any]) -> int:
     """Run what is not finished yet, and print what came of all; returns the exit code. Raises LongbenchError."""
     folder = Path(given["output_dir"])
     if given["resume"] is not None:
+        refuse_idle(
+            given, set(given) - _NOT_STORED, "--resume goes on as the experiment began. Leave it out, or begin another."
+        )
         ledger = read_ledger(given["resume"], folder)
         given = {**ledger.flags, **{name: given[name] for name in _NOT_STORED}}
     else:
@@ -89,8 +94,9 @@ def run_experiment(given: Mapping[str, Any]) -> int:
     with open_exports(given["export"] or [], formats) as exports:
         if not ledger.path.exists():
             ledger.create()
-        output.say(opening(ledger, cells))
-        results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
+        with ledger.held():
+            output.say(opening(ledger, cells))
+            results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
         return _conclude(ledger, cells, results, exports, given)
 
 
@@ -99,10 +105,9 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
     name = given["workload"]
     text = _experiment_text(name)
     if text is not None:
-        if given["target"] or any(given[flag] for flag in _ENGINE_FLAGS):
-            raise UsageError(
-                f"{name} says which engines are measured. Leave out --target, --engine and --base-url, or change the file."
-            )
+        refuse_idle(
+            given, {*_ENGINE_FLAGS, "target"}, f"{name} says which engines are measured. Leave it out, or change the file."
+        )
         experiment = read_experiment(text, Path(name).stem, name)
     else:
         experiment = _experiment_of_flags(given)
@@ -127,10 +132,9 @@ def _experiment_of_flags(given: Mapping[str, Any]) -> Experiment:
     if name is None:
         raise UsageError("which workload? Name one (`workloads` lists them), or give an experiment's file.")
     if given["target"]:
-        if any(given[flag] for flag in _ENGINE_FLAGS):
-            raise UsageError(
-                "--target says which engines are measured; leave out --engine, --base-url, --model, --api, --sim-set."
-            )
+        refuse_idle(
+            given, _ENGINE_FLAGS, "--target says which engines are measured. Write it there: name=URL,engine=vllm,gpus=2."
+        )
         targets = tuple(read_target_flag(text) for text in given["target"])
     else:
         targets = (_single_target(given),)
@@ -168,7 +172,7 @@ def _single_target(given: Mapping[str, Any]) -> TargetSpec:
 
 def _experiment_text(name: str | None) -> str | None:
     """The text of an experiment's file; None if the name means something else."""
-    if name is None or not name.endswith(".toml") or not Path(name).is_file():
+    if name is None or not name.endswith(".toml") or not os.path.isfile(name):
         return None
     try:
         text = Path(name).read_text("utf-8-sig")
@@ -198,7 +202,7 @@ class CellMaker:
     tokenizer: Path | None
     headers: tuple[str, ...]
     min_success: float
-    workloads: Mapping[str, Workload]  # by the label of the load
+    workloads: dict[str, Workload]  # by the label of the load
 
     @classmethod
     def of(cls, given: Mapping[str, Any], ledger: Ledger) -> CellMaker:
@@ -213,10 +217,14 @@ class CellMaker:
             tokenizer=None if given["tokenizer"] is None else Path(given["tokenizer"]),
             headers=tuple(given["header"] or ()),
             min_success=given["min_success"],
-            workloads={load.label: load_workload(load.use, load.applied(overrides)) for load in experiment.loads},
+            workloads={},
         )
+        for load in experiment.loads:
+            with named(f"load {load.label}", len(experiment.loads)):
+                maker.workloads[load.label] = load_workload(load.use, load.applied(overrides))
         for target in experiment.targets:
-            maker.check(target)
+            with named(f"target {target.name}", len(experiment.targets)):
+                maker.check(target)
         return maker
 
     def check(self, target: TargetSpec) -> None:
@@ -305,6 +313,17 @@ class CellMaker:
     @staticmethod
     def _model(target: TargetSpec) -> str:
         return target.model or Settings().model
+
+
+@contextmanager
+def named(what: str, n: int) -> Iterator[None]:
+    """Errors of the block say which of `n` they are about, where there are several. Raises what the block raises."""
+    try:
+        yield
+    except (UsageError, WorkloadError) as error:
+        if n == 1:
+            raise
+        raise type(error)(f"{what}: {error}") from None
 
 
 def opening(ledger: Ledger, cells: Sequence[Cell]) -> str:

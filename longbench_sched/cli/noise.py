@@ -44,8 +44,9 @@ def measure_noise(candidate: Side, n_runs: int, folder: Path, headers: Sequence[
     maker = CellMaker.of({**first.flags, "header": list(headers)}, ledger)
     cells = make_cells(experiment)
     ledger.create()
-    output.say(f"Noise floor: {opening(ledger, cells)}")
-    results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
+    with ledger.held():
+        output.say(f"Noise floor: {opening(ledger, cells)}")
+        results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
     if any(result.how == "interrupted" for result in results):
         raise KeyboardInterrupt
     paths = [ledger.folder / f"{result.run_id}{schema.ENDING}" for result in results if result.how == "done"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,16 @@ def check_engine_flags(given: Mapping[str, Any]) -> None:
     if idle:
         flags = ", ".join("--" + name.replace("_", "-") for name in idle)
         raise UsageError(f"{flags}: {why}")
+
+
+def refuse_idle(given: Mapping[str, Any], names: Collection[str], why: str) -> None:
+    """Raise UsageError for flags of `run` with these names that were given: they would be ignored without a word."""
+    from longbench_sched.cli.run import run
+
+    usual = {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()}
+    idle = ", ".join("--" + name.replace("_", "-") for name, value in given.items() if name in names and value != usual[name])
+    if idle:
+        raise UsageError(f"{idle.replace('--workload', 'the workload')}: {why}")
 
 
 def read_overrides(given: Mapping[str, Any]) -> Overrides:

@@ -270,7 +270,7 @@ def _texts(value: Any, path: str) -> list[str]:
 
 
 def _pause_s(value: Any, path: str) -> float:
-    return 0.0 if value in (0, "0", "0s") else strict.duration_s(value, path)
+    return 0.0 if value in (0, "0", "0s") and value is not False else strict.duration_s(value, path)
 
 
 def _as_count(name: str, value: str) -> dict[str, float]:

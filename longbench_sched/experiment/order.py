@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from longbench_sched.experiment.matrix import Experiment, LoadSpec, TargetSpec, shared_urls
 
+_MAX_WORD = 80
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -55,6 +57,7 @@ def make_cells(experiment: Experiment) -> list[Cell]:
     """All runs in the order in which they are made."""
     shared = shared_urls(experiment.targets)
     again = f" {experiment.content}" if experiment.content else ""
+    words = _words(experiment.loads)
     cells: list[Cell] = []
     for block in range(experiment.repeats):
         for number, load in enumerate(experiment.loads):
@@ -63,7 +66,7 @@ def make_cells(experiment: Experiment) -> list[Cell]:
                 apart = f" @{target.name}" if target.base_url in shared else ""
                 cells.append(
                     Cell(
-                        key=_key(experiment, target, load, block),
+                        key=_key(experiment, target, words[number], block),
                         target=target,
                         load=load,
                         block=block,
@@ -86,8 +89,20 @@ def _places(experiment: Experiment, block: int, load: int) -> list[int]:
     return places if block % 2 == 0 else places[::-1]
 
 
-def _key(experiment: Experiment, target: TargetSpec, load: LoadSpec, block: int) -> str:
+def _key(experiment: Experiment, target: TargetSpec, load: str, block: int) -> str:
     parts = [target.name] if len(experiment.targets) > 1 else []
     if len(experiment.loads) > 1:
-        parts.append(_UNSAFE.sub("-", load.label))
+        parts.append(load)
     return ".".join([*parts, str(block + 1)])
+
+
+def _words(loads: Sequence[LoadSpec]) -> list[str]:
+    """The loads as parts of a file name, no two alike: labels may differ in what a file name cannot hold, or at their ends."""
+    words: list[str] = []
+    for load in loads:
+        word = stem = _UNSAFE.sub("-", load.label)[:_MAX_WORD]
+        again = 2
+        while word in words:
+            word, again = f"{stem}+{again}", again + 1
+        words.append(word)
+    return words

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from longbench_sched.errors import StoreError
 from longbench_sched.experiment.matrix import Experiment, decode_experiment, encode_experiment
 from longbench_sched.store import catalogue, schema
-from longbench_sched.store.atomic import cannot_write
+from longbench_sched.store.atomic import cannot_write, lock
 from longbench_sched.store.meta import read_meta
 
 ENDING = ".experiment.jsonl"
@@ -38,6 +39,7 @@ class Ledger:
     flags: Mapping[str, Any]  # of the command that started it
     attempts: dict[str, list[str]] = field(default_factory=dict)  # cell key -> run ids, in the order of the attempts
     ended: dict[str, str] = field(default_factory=dict)  # run id -> done, failed, interrupted
+    is_cut: bool = False  # whether the file ends within a line: the tool was killed while it wrote
 
     @property
     def path(self) -> Path:
@@ -45,15 +47,26 @@ class Ledger:
         return self.folder / f"{self.id}{ENDING}"
 
     def create(self) -> None:
-        """Write the first line. Raises StoreError."""
-        self._append(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "id": self.id,
-                "experiment": encode_experiment(self.experiment),
-                "flags": dict(self.flags),
-            }
-        )
+        """Write the first line. Raises StoreError, also where another experiment has this id."""
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "id": self.id,
+            "experiment": encode_experiment(self.experiment),
+            "flags": dict(self.flags),
+        }
+        self._append(head, mode="xb")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else runs this experiment within the block. Raises StoreError if somebody does."""
+        try:
+            file = self.path.open("ab")
+        except OSError as error:
+            raise StoreError(cannot_write(self.path, error)) from None
+        with file:
+            if not lock(file):
+                raise StoreError(f"{self.id} is being run by another process. Wait for its end, or stop it.")
+            yield
 
     def begin(self, key: str) -> tuple[str, int]:
         """Note that a cell begins; its run id and which attempt it is (1 = the first). Raises StoreError."""
@@ -79,13 +92,16 @@ class Ledger:
         path = self.folder / f"{run_id}{schema.ENDING}"
         return path.is_file() and read_meta(path).complete
 
-    def _append(self, line: Mapping[str, Any]) -> None:
+    def _append(self, line: Mapping[str, Any], mode: Literal["ab", "xb"] = "ab") -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
-                file.write(json.dumps(line).encode() + b"\n")
+            with self.path.open(mode) as file:
+                file.write((b"\n" if self.is_cut else b"") + json.dumps(line).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
+            self.is_cut = False
+        except FileExistsError:
+            raise StoreError(f"{self.path} exists: another experiment began in the same moment. Start again.") from None
         except OSError as error:
             raise StoreError(cannot_write(self.path, error)) from None
 
@@ -93,7 +109,8 @@ class Ledger:
 def read_ledger(name: str, folder: Path) -> Ledger:
     """The ledger of an experiment: by id, a part of it, or `latest`. Raises StoreError."""
     path = _find(name, folder)
-    lines = [_line(line) for line in path.read_bytes().splitlines()]
+    data = path.read_bytes()
+    lines = [_line(line) for line in data.splitlines()]
     head = lines[0] if lines else None
     try:
         if head is None or head["schema_version"] > SCHEMA_VERSION:
@@ -101,6 +118,7 @@ def read_ledger(name: str, folder: Path) -> Ledger:
                 f"{path} was written by a newer longbench-sched, or is damaged. Upgrade, or restore it from a copy."
             )
         ledger = Ledger(head["id"], folder, decode_experiment(head["experiment"]), head["flags"])
+        ledger.is_cut = not data.endswith(b"\n")
     except (KeyError, TypeError) as error:
         raise StoreError(f"{path} is damaged: it is no experiment ({error}). Restore it from a copy.") from None
     for line in lines[1:]:
@@ -121,7 +139,7 @@ def _line(raw: bytes) -> dict[str, Any] | None:
 
 
 def _find(name: str, folder: Path) -> Path:
-    if Path(name).is_file() and name.endswith(ENDING):
+    if os.path.isfile(name) and name.endswith(ENDING):
         return Path(name)
     paths = sorted(folder.glob(f"*{ENDING}"), key=lambda path: path.stat().st_mtime_ns)
     found = paths[-1:] if name == LATEST else [path for path in paths if path.name == f"{name}{ENDING}"]

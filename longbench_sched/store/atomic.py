@@ -5,6 +5,7 @@ A reader never meets half a file, and a full disk never costs the file that was 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -46,6 +47,23 @@ def check_writable(path: Path) -> None:
             file.write(b"x")
     except OSError as error:
         raise StoreError(cannot_write(path, error)) from None
+
+
+def lock(file: BinaryIO) -> bool:
+    """Take the file's lock, which ends with the process that holds it. False if another holds it.
+
+    True as well where the system has no such locks: then a run that is going on is not told from one that was killed.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    with contextlib.suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def cannot_write(path: Path, error: OSError) -> str:

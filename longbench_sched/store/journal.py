@@ -13,7 +13,6 @@ its CRC ends the file: what stands before it is whole.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import struct
@@ -33,7 +32,7 @@ import orjson
 from longbench_sched.errors import StoreError
 from longbench_sched.record import Decoded, Reason, Status, StreamRecord, TokenSource
 from longbench_sched.run import RecordTable, Run, RunMeta
-from longbench_sched.store.atomic import cannot_write
+from longbench_sched.store.atomic import cannot_write, lock
 from longbench_sched.store.footer import decode_meta, encode_meta
 
 ENDING = ".journal"
@@ -77,7 +76,7 @@ class Journal:
             raise StoreError(cannot_write(path, error)) from None
         try:
             self._file: BinaryIO = open(path, "xb", buffering=0)  # noqa: SIM115  # closed by close()
-            _lock(self._file)
+            lock(self._file)
             self._file.write(MAGIC)
         except FileExistsError:
             raise StoreError(f"{path} exists: another run has this id. Start again, or name another --output-dir.") from None
@@ -168,7 +167,7 @@ def recover(path: Path) -> Run:
     """
     try:
         with path.open("rb") as file:
-            if not _lock(file):
+            if not lock(file):
                 raise StoreError(f"{path} belongs to a run that is still going on. Wait for its end, or stop it.")
             data = file.read()
     except FileNotFoundError:
@@ -286,20 +285,3 @@ def _bytes_of(values: array[int], typecode: str) -> bytes:
         values = values[:]
         values.byteswap()
     return values.tobytes()
-
-
-def _lock(file: BinaryIO) -> bool:
-    """Take the file's lock, which ends with the process that holds it. False if another holds it.
-
-    True as well where the system has no such locks: then a run that is going on is not told from one that was killed.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    with contextlib.suppress(OSError):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True

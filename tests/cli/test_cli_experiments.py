@@ -308,10 +308,21 @@ def test_a_target_that_cannot_be_reached_costs_only_its_own_cells(
     [
         ([], "which workload?"),
         (["--resume", "latest"], "no experiments of that name"),
-        (["WORKLOAD", "--target", "a=simulated,engine=vllm", "--engine", "vllm"], "leave out --engine"),
+        (
+            ["WORKLOAD", "--target", "a=simulated,engine=vllm", "--engine", "vllm"],
+            "--engine: --target says which engines are measured",
+        ),
         (["WORKLOAD", "--target", "a=simulated,engine=vlm"], "Did you mean vllm"),
         (["WORKLOAD", "--target", "a=simulated,engine=vllm,set.max_num_batched_token=5"], "Did you mean"),
         (["WORKLOAD", "--target", "a=simulated,engine=vllm,gpu=H201"], "H201"),
+        (["WORKLOAD", "--target", "a=embedded,engine=vllm", "--time-scale", "5"], "--time-scale: --target says which"),
+        (["WORKLOAD", "--target", "a=http://x,engine=vllm", "--api-key-env", "KEY"], "--api-key-env: --target says which"),
+        (["--resume", "latest", "--num-runs", "9"], "--num-runs: --resume goes on as the experiment began"),
+        (["WORKLOAD", "--resume", "latest"], "the workload: --resume goes on"),
+        (
+            ["WORKLOAD", "--target", "a=simulated,engine=vllm", "--target", "b=simulated,engine=vllm,set.block_size=x"],
+            "target b: --block_size",
+        ),
         (["WORKLOAD", "--num-runs", "2", "--order", "sorted"], "Known: abba, random"),
         (["nothing", "--num-runs", "2"], "no workload named"),
         (["WORKLOAD", "--num-runs", "2", "--base-url", "http://x"], "--base-url needs --engine"),

@@ -103,6 +103,32 @@ def test_a_ledger_that_was_cut_in_its_last_line_is_read(tmp_path: Path) -> None:
     assert again.flags == {"seed": 0}
 
 
+def test_b12_what_is_noted_after_a_cut_line_is_not_lost(tmp_path: Path) -> None:
+    """Killed within the line that says that cell 4 begins: what resuming notes must not be glued to it."""
+    ledger = ledger_in(tmp_path)
+    run_all(ledger, lambda turn: DONE)
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(b"".join(lines[:7]) + lines[7][:12])
+    results, _, _ = run_all(read_ledger("exp", tmp_path), lambda turn: DONE)
+    assert [result.run_id for result in results] == ["exp.4", "exp.5"]
+    assert open_cells(make_cells(FIVE), read_ledger("exp", tmp_path)) == []
+
+
+def test_two_experiments_of_one_id_are_not_written_into_one_ledger(tmp_path: Path) -> None:
+    ledger_in(tmp_path)
+    with pytest.raises(StoreError, match="another experiment began in the same moment"):
+        ledger_in(tmp_path)
+
+
+def test_an_experiment_that_is_being_run_is_not_run_by_another(tmp_path: Path) -> None:
+    ledger = ledger_in(tmp_path)
+    again = read_ledger("exp", tmp_path)
+    with ledger.held(), pytest.raises(StoreError, match="being run by another process"), again.held():
+        pass
+    with read_ledger("exp", tmp_path).held():
+        pass
+
+
 def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no experiments of that name"):
         read_ledger("latest", tmp_path)

@@ -186,6 +186,12 @@ def test_blocks_differ_in_lengths_and_times_only_if_asked_to() -> None:
         assert [cell.seed for cell in cells] == seeds
 
 
+def test_loads_with_names_that_no_file_can_hold_are_told_apart() -> None:
+    loads = tuple(LoadSpec(use) for use in ("w\u00f6.toml", "w\u00e4.toml", f"{'x' * 200}a.toml", f"{'x' * 200}b.toml"))
+    cells = make_cells(Experiment("x", "x", (target("a"),), loads, repeats=1))
+    assert [cell.key for cell in cells] == ["w-.1", "w-+2.1", f"{'x' * 80}.1", f"{'x' * 80}+2.1"]
+
+
 def test_a_runs_place_is_stored_with_it() -> None:
     experiment = read_experiment(CHUNKS, "chunks", "chunks.toml")
     cell = next(cell for cell in make_cells(experiment) if cell.key.startswith("a.30k") and cell.block == 1)
