@@ -23,6 +23,7 @@ def import_results(
     ] = None,
 ) -> int:
     """How do results of another tool look here? Reads what vLLM's and SGLang's own clients wrote, request by request."""
+    import os
     from dataclasses import replace
     from datetime import UTC, datetime
     from pathlib import Path
@@ -39,7 +40,7 @@ def import_results(
     folder, summaries = Path(output_dir), []
     with open_exports(export or []) as exports:
         for name in files:
-            written = datetime.fromtimestamp(Path(name).stat().st_mtime, UTC) if Path(name).is_file() else datetime.now(UTC)
+            written = datetime.fromtimestamp(Path(name).stat().st_mtime, UTC) if os.path.isfile(name) else datetime.now(UTC)
             for run in read_foreign(Path(name)):
                 engine, workload = str(run.meta.target["engine"]), run.meta.workload
                 run_id = make_run_id(written, engine, workload, lambda taken: is_taken(folder, taken))

@@ -7,9 +7,11 @@ since their mean would be of nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from longbench_sched.compare.baseline import decode_baseline
 from longbench_sched.compare.comparison import Side
@@ -83,23 +85,24 @@ def _without_first_attempts(found: Sequence[tuple[Path, RunMeta]]) -> list[tuple
 
 def _paths(name: str, folder: Path) -> list[Path]:
     """The run files of a name. Raises StoreError if there is none."""
-    if "," in name and not Path(name).exists():
-        return list(dict.fromkeys(path for part in name.split(",") if part for path in _paths(part, folder)))
-    if Path(name).is_dir():
+    if "," in name and not os.path.exists(name):
+        return _some(list(dict.fromkeys(path for part in name.split(",") if part for path in _paths(part, folder))), name)
+    runs = list_runs(folder)
+    found = [] if "/" in name else [path for path in runs if path.stem == name] or _of_target(runs, name)
+    if found:  # before a folder that happens to be called like a target
+        return found
+    if os.path.isdir(name):
         return _some(list_runs(Path(name)), name)
-    if any(character in name for character in "*?[") and not Path(name).exists():
+    if any(character in name for character in "*?[") and not os.path.exists(name):
         base = Path(name).parent if len(Path(name).parts) > 1 else folder
         return _some(
             [path for path in list_runs(base) if path.match(Path(name).name) or path.match(f"{Path(name).name}.*")], name
         )
-    if Path(name).is_file():
+    if os.path.isfile(name):
         return [Path(name)]
-    runs = list_runs(folder) if folder.is_dir() else []
     if name == LATEST and runs:
         return _of_experiment(runs, runs[-1])
-    exact = [path for path in runs if path.stem == name]
-    found = exact or _of_target(runs, name) or [path for path in runs if path.stem.startswith(name)]
-    found = found or [path for path in runs if name in path.stem]
+    found = [path for path in runs if path.stem.startswith(name)] or [path for path in runs if name in path.stem]
     return found or [find_run(name, folder)]  # which says what is near
 
 
@@ -112,18 +115,26 @@ def _some(paths: list[Path], name: str) -> list[Path]:
 def _of_experiment(runs: Sequence[Path], one: Path) -> list[Path]:
     """All runs of the experiment that a run belongs to; itself alone if it belongs to none."""
     wanted = read_meta(one).experiment.get("id")
-    return [one] if wanted is None else [path for path in runs if read_meta(path).experiment.get("id") == wanted]
+    return [one] if wanted is None else [path for path in runs if _place(path).get("id") == wanted]
 
 
 def _of_target(runs: Sequence[Path], name: str) -> list[Path]:
     """The runs of the newest experiment that has a target of that name."""
     wanted, found = None, []
     for path in reversed(runs):
-        place = read_meta(path).experiment
+        place = _place(path)
         if place.get("target") == name and wanted in (None, place.get("id")):
             wanted = place.get("id")
             found.append(path)
     return found[::-1]
+
+
+def _place(path: Path) -> Mapping[str, Any]:
+    """Where a run stands in its experiment; nowhere, if the file is no run that can be read: it was not asked for."""
+    try:
+        return read_meta(path).experiment
+    except StoreError:
+        return {}
 
 
 def points_of(sides: Sequence[Side]) -> list[RunPoint]:

@@ -8,6 +8,7 @@ the same.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -49,7 +50,7 @@ def list_runs(folder: Path = DEFAULT_FOLDER) -> list[Path]:
 
 def find_run(name: str, folder: Path = DEFAULT_FOLDER) -> Path:
     """The file of a run: by path, by id, by an unambiguous beginning or part of an id, or `latest`. Raises StoreError."""
-    if Path(name).is_file():
+    if os.path.isfile(name):  # False as well for a name that is too long for a file
         return Path(name)
     if Path(name).suffix in (schema.ENDING, journal.ENDING) and len(Path(name).parts) > 1:
         raise StoreError(f"{name}: no such file.{_nearby(Path(name))}")

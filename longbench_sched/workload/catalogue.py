@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def find_workload(name_or_path: str, here: Path = HERE, shipped: Path | None = N
     path = Path(name_or_path)
     is_path = name_or_path.endswith(".toml") or path.name != name_or_path
     if is_path:
-        if not path.is_file():
+        if not os.path.isfile(path):  # False as well for a name that is too long for a file
             raise WorkloadError(
                 f"{name_or_path}: no such file. Give the path of a workload file, or a name: {_names(here, shipped)}."
             )

@@ -185,5 +185,37 @@ def test_an_attempt_that_was_cut_short_does_not_stand_beside_the_complete_one(re
     assert len(points) == 3
 
 
+def test_a_target_is_meant_before_a_folder_of_its_name(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "whole").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert len(select_side("whole", results).points) == 3
+
+
+def test_what_is_no_run_beside_the_runs_costs_nothing(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in results.glob("chunks.*.parquet"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    newest = str(tmp_path / "zz.parquet")
+    assert main(["report", str(tmp_path / "chunks.whole.1.parquet"), "--export", newest]) == 0  # tidy rows
+    (tmp_path / "0.parquet").write_bytes(b"PAR1 and no more")
+    assert said(["compare", "whole", "chunked"], tmp_path, capsys)[0] == 0
+    assert said(["compare", newest, "chunked"], tmp_path, capsys)[0] == 2
+
+
+def test_many_ids_and_words_too_long_for_a_file_are_no_defects(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many = ",".join([f"chunks.whole.{i}" for i in (1, 2, 3)] * 20)
+    assert len(select_side(many, results).points) == 3
+    long = "x" * 5000
+    for words in (
+        ["compare", long, "whole"], ["check", "whole", "--baseline", long], ["power", long], ["report", long], ["import", long],
+        ["baseline", "save", "b", long, "--reason", "x"], ["run", f"{long}.toml"], ["run", "--resume", long],
+        ["compare", ",", "whole"], ["compare", "", "whole"],
+    ):  # fmt: skip
+        capsys.readouterr()
+        assert main([*words, *([] if words[0] == "import" else ["--output-dir", str(results)])]) == 2, words[:2]
+        assert "defect" not in capsys.readouterr().err
+
+
 def test_metadata_is_read_without_the_rows(results: Path) -> None:
     assert read_meta(results / "chunks.whole.2.parquet").experiment["block"] == 1
