@@ -85,6 +85,12 @@ class Delta:
     note: str | None = None
 
     @property
+    def has_spread(self) -> bool:
+        """Whether runs differ in this figure at all, so that its interval has a width."""
+        estimate = self.logs or self.plain
+        return estimate is None or estimate.error > 0
+
+    @property
     def change(self) -> float | None:
         """The ratio as a change: 0.05 = 5 % more than the base."""
         return None if self.ratio is None else self.ratio - 1
@@ -185,17 +191,19 @@ def smallest_visible(logs: Estimate) -> float | None:
 def judge(delta: Delta) -> Delta:
     """Say better, worse (or different), unsure or no difference shown, by the p corrected for the number of figures."""
     p, p_adjusted, figure = delta.p, delta.p_adjusted, delta.figure
-    if delta.call == "not comparable" or p is None or p_adjusted is None or delta.difference is None:
+    # Of the estimate that p is of: a mean of logarithms and a mean of values may lie on two sides of 0.
+    estimate = delta.logs or delta.plain
+    if delta.call == "not comparable" or p is None or p_adjusted is None or estimate is None:
         return delta
     call: Call
-    if p > ALPHA or delta.difference == 0:
+    if p > ALPHA or estimate.centre == 0:
         call = "no difference shown"
     elif p_adjusted > ALPHA:
         call = "unsure"
     elif figure.better is None:
         call = "different"
     else:
-        call = "better" if (delta.difference < 0) == (figure.better == "lower") else "worse"
+        call = "better" if (estimate.centre < 0) == (figure.better == "lower") else "worse"
     return replace(delta, call=call)
 
 

@@ -24,7 +24,7 @@ from longbench_sched.compare.difference import FactDifference, differing_facts
 from longbench_sched.compare.figure import ERROR_RATE, Figure
 from longbench_sched.compare.noise import NoiseFloor, noise_floor
 from longbench_sched.compare.parity import Disparity
-from longbench_sched.compare.point import RunPoint, common_window
+from longbench_sched.compare.point import WHOLE, RunPoint, common_window
 from longbench_sched.compare.policy import Policy, Rule
 from longbench_sched.compare.power import MAX_RUNS, runs_for_half_width
 from longbench_sched.errors import EXIT_GATE_FAILED, EXIT_INCONCLUSIVE, EXIT_OK
@@ -84,6 +84,8 @@ def check(base: Side, candidate: Side, policy: Policy, noise: Sequence[RunPoint]
     for cell in base.cells():
         if candidate.within(cell):
             matches += match_sides(cell, base, candidate, _figures(policy))
+        else:
+            findings += _missing(cell, base, policy)
     for match in matches:
         points = candidate.within(match.cell)
         for rule in policy.rules:
@@ -100,6 +102,18 @@ def check(base: Side, candidate: Side, policy: Policy, noise: Sequence[RunPoint]
         paired=bool(matches) and all(match.paired for match in matches),
         notes=tuple(_notes(base, candidate, policy, findings)),
     )
+
+
+def _missing(cell: str, base: Side, policy: Policy) -> list[Finding]:
+    """A load that the candidate was not measured under: whatever killed it there, it has not passed."""
+    because = "not measured on the candidate's side"
+    windows = [WHOLE, *base.within(cell)[0].lanes]
+    return [
+        Finding(rule, cell, window, "inconclusive", because)
+        for window in windows
+        for rule in policy.rules
+        if rule.covers(cell, window)
+    ]
 
 
 def _figures(policy: Policy) -> list[Figure]:
@@ -236,8 +250,7 @@ def _with_floor(finding: Finding, match: Match, noise: Sequence[RunPoint]) -> Fi
 
 
 def _notes(base: Side, candidate: Side, policy: Policy, findings: Sequence[Finding]) -> list[str]:
-    notes = [f"{cell} was not measured on the candidate's side." for cell in base.cells() if not candidate.within(cell)]
-    notes += [f"{cell} was not measured on the base's side." for cell in candidate.cells() if not base.within(cell)]
+    notes = [f"{cell} was not measured on the base's side." for cell in candidate.cells() if not base.within(cell)]
     unused = [rule for rule in policy.rules if not any(finding.rule is rule for finding in findings)]
     notes += [f"No load of these runs is covered by the rule on {rule.figure.key}." for rule in unused]
     for finding in findings:

@@ -20,6 +20,7 @@ from longbench_sched.report.versus import (
     interval_text,
     side_text,
     simulated_suffix,
+    spread_notes,
     value_text,
 )
 
@@ -78,7 +79,12 @@ def _table(verdict: Verdict, cell: str, window: str) -> Table:
     columns += [Column("95 % interval"), Column("smallest visible", gives_way=1), Column("", "left")]
     rows = tuple(_row(finding, has_absolute) for finding in here)
     name = window if window.startswith("lane ") else f"{window} {'run' if window == 'whole' else 'window'}"
-    return Table(f"{clean(cell, 60)}, {name}", tuple(columns), rows, tuple(_reasons(here)))
+    return Table(
+        f"{clean(cell, 60)}, {name}",
+        tuple(columns),
+        rows,
+        (*_reasons(here), *spread_notes([f.delta for f in here if f.delta is not None])),
+    )
 
 
 def _reasons(findings: Sequence[Finding]) -> list[str]:

@@ -200,10 +200,20 @@ def _match_notes(match: Match) -> list[str]:
         notes.append("unsure: different if it were the only figure looked at, not after correction for all of them (Holm).")
     if any(delta.method == "within run" for delta in match.deltas):
         notes.append("(...) from inside single runs: it does not say how the next run would differ.")
+    notes += spread_notes(match.deltas)
     n = match.n_base, match.n_candidate
     if n[0] != n[1] or min(n) < 3:
         notes.append(f"{n[0]} + {n[1]} runs.")
     return notes
+
+
+def spread_notes(deltas: Sequence[Delta]) -> list[str]:
+    """Where no figure varies from run to run, what that does not mean."""
+    if not deltas or any(delta.has_spread for delta in deltas):
+        return []
+    return [
+        "No change varies from run to run: intervals without width say nothing of other traffic or of a machine that varies."
+    ]
 
 
 def _trend_tables(trends: Sequence[Trend], limit: float) -> list[Table]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -123,6 +124,17 @@ def test_a_difference_is_called_by_the_way_that_is_better(figure: object, factor
     base = [10.0, 10.1, 9.9]
     found = measure(figure, base, [factor * value for value in base], paired=False)  # type: ignore[arg-type]
     assert judge(replace(found, p_adjusted=p_adjusted)).call == call
+
+
+def test_better_and_worse_go_by_the_ratio_that_is_shown() -> None:
+    """Nine blocks 10 % faster, one block of a thousand times the size 10 % slower: a typical run is faster."""
+    base = [1.0] * 9 + [1000.0]
+    found = measure(TTFT, base, [0.9 * value for value in base[:9]] + [1100.0], paired=True)
+    assert found.high is not None
+    assert found.high < 1
+    assert found.difference is not None
+    assert found.difference > 0
+    assert judge(replace(found, p_adjusted=found.p)).call == "better"
 
 
 def test_the_smallest_visible_change_is_that_of_80_percent_power() -> None:

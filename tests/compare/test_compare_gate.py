@@ -148,6 +148,17 @@ def test_loads_without_a_partner_and_rules_without_a_load_are_named() -> None:
     assert verdict.notes == ("No load of these runs is covered by the rule on ttft_p50.",)
 
 
+def test_a_load_that_the_candidate_was_not_measured_under_has_not_passed() -> None:
+    """The engine died under concurrency 64: what it did under 8 is not all that was asked."""
+    values = {"ttft_p50": [1.0] * 5}
+    base = make_side("a", values, cell="c8").points + make_side("a", values, cell="c64").points
+    verdict = check(Side("a", base), make_side("b", values, cell="c8"), TTFT_5)
+    assert [(finding.cell, finding.status) for finding in verdict.findings] == [("c64", "inconclusive"), ("c8", "pass")]
+    assert verdict.findings[0].because == "not measured on the candidate's side"
+    assert verdict.exit_code == EXIT_INCONCLUSIVE
+    assert check(make_side("b", values, cell="c8"), Side("a", base), TTFT_5).exit_code == EXIT_OK
+
+
 def test_the_false_alarms_of_all_rules_are_kept_together() -> None:
     """One rule at p = 0.03 fails alone; as one of three, 3 x 0.03 > 0.05 leaves it undecided."""
     cv = 0.08

@@ -165,6 +165,15 @@ def test_a_verdict_is_junit_xml_with_a_test_case_a_rule() -> None:
     assert message.startswith("ITL p99 +1330 %")
 
 
+@pytest.mark.parametrize("varies", [False, True])
+def test_intervals_without_width_are_said_to_mean_little(varies: bool) -> None:
+    """Blocks of a simulation without draws are all alike: 54 % more, +54.1 to +54.1, is no certainty."""
+    base = make_side("a", {"ttft_p50": [1.0] * 3})
+    candidate = make_side("b", {"ttft_p50": [1.54, 1.54, 1.55 if varies else 1.54]})
+    pages = (build_comparison(compare(base, [candidate])), build_verdict(check(base, candidate, default_policy())))
+    assert [("intervals without width" in terminal.render(page)) for page in pages] == [not varies] * 2
+
+
 def test_junit_is_for_verdicts_and_parquet_for_runs() -> None:
     with pytest.raises(UsageError, match="form of a check only"):
         junit.render(page())
