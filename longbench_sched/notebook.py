@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longbench_sched.errors import StoreError
+from longbench_sched.errors import StoreError, UsageError
 from longbench_sched.metrics.stat import Summary
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.run import Run, RunMeta
@@ -118,7 +118,10 @@ def load(*places: str | Path, goodput: Sequence[str] = ()) -> Loaded:
 
 
 def compare(base: Loaded | LoadedRun | str | Path, *candidates: Loaded | LoadedRun | str | Path) -> Compared:
-    """Compare sets of runs, like with like. Raises NotComparableError that says why not."""
+    """Compare sets of runs, like with like.
+
+    Raises NotComparableError that says why not, UsageError for several targets on one side.
+    """
     from longbench_sched.compare.comparison import compare as compare_sides
 
     given = (base, *candidates)
@@ -145,7 +148,12 @@ def _side(place: int, n: int, given: Loaded | LoadedRun | str | Path) -> Side:
 
     runs = load(given) if isinstance(given, str | Path) else [given] if isinstance(given, LoadedRun) else given
     names = dict.fromkeys(target_name(run.meta) for run in runs)
-    return Side(f"{place}: {', '.join(names)}" if n > 1 else next(iter(names)), tuple(point_of(run.summary) for run in runs))
+    if len(names) > 1:
+        raise UsageError(
+            f"side {place} holds runs of {len(names)} targets: {', '.join(names)}. Their mean would be of nothing."
+        )
+    name = next(iter(names), "no runs")
+    return Side(f"{place}: {name}" if n > 1 else name, tuple(point_of(run.summary) for run in runs))
 
 
 def _page(runs: Sequence[LoadedRun]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import longbench_sched as lb
-from longbench_sched.errors import NotComparableError, StoreError
+from longbench_sched.errors import NotComparableError, StoreError, UsageError
+from longbench_sched.run import Run
 from longbench_sched.store.foreign import read_foreign
 from longbench_sched.store.parquet import write_run
 
@@ -19,10 +21,6 @@ RESULT = Path(__file__).parent / "store" / "foreign" / "vllm_bench_serve.json"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of eight requests."""
-    from dataclasses import replace
-
-    from longbench_sched.run import Run
-
     place = tmp_path_factory.mktemp("results")
     (run,) = read_foreign(RESULT)
     for name in ("2026-11-30T1000-vllm-a", "2026-11-30T1001-vllm-b"):
@@ -70,6 +68,14 @@ def test_two_sets_of_runs_are_compared(folder: Path) -> None:
     ttft = frame[frame["metric"] == "ttft_p50"]
     assert ttft["ratio"].tolist() == [pytest.approx(1.0)]
     assert "ttft" in repr(lb.compare(folder / "2026-11-30T1000-vllm-a.parquet", second)).lower()
+
+
+def test_runs_of_several_targets_are_no_side(folder: Path, tmp_path: Path) -> None:
+    (run,) = read_foreign(RESULT)
+    for target in ("a", "b"):
+        write_run(Run(replace(run.meta, experiment={"id": "x", "target": target}), run.table), tmp_path / f"{target}.parquet")
+    with pytest.raises(UsageError, match="side 2 holds runs of 2 targets: a, b"):
+        lb.compare(lb.load(folder), lb.load(tmp_path))
 
 
 def test_what_is_not_there_is_an_attribute_error() -> None:
