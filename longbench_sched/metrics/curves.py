@@ -166,9 +166,9 @@ def _life(columns: Columns, row: int, origin_ns: int, stall_ns: float) -> list[B
     return [*bars, bar("decode", int(at_ns[begin]), int(at_ns[-1]))]
 
 
-def stall_limit_s(median_gap_s: float | None) -> float:
-    """Gaps above this are stalls; without a median none are."""
-    return FACTOR * median_gap_s if median_gap_s else float("inf")
+def stall_limit_s(pace_s: float | None) -> float:
+    """Gaps above this are stalls; without a pace none are."""
+    return FACTOR * pace_s if pace_s else float("inf")
 
 
 def _numbers(values: Floats) -> tuple[float, ...]:

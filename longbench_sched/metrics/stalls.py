@@ -1,6 +1,7 @@
 """Stalls: moments at which running answers stood still, and what other requests did then.
 
-A gap between two tokens of an answer is long if it is more than `FACTOR` times the median gap of the run. Long gaps of several
+A gap between two tokens of an answer is long if it is more than `FACTOR` times the pace of the run: the median gap, or where
+most tokens arrive packed, the median of those gaps that lie between deliveries. Long gaps of several
 answers that have an instant in common are one stall: a step of the engine that took long, seen by all that were decoding. The
 usual reason is a prompt that was prefilled in that step, so each stall names the requests that were before their first token:
 those that arrived while it lasted, and the one whose first token came next, at the end of the stall or, where its prompt took
@@ -9,6 +10,7 @@ several steps, some stalls later.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +19,8 @@ import numpy as np
 from longbench_sched.metrics.columns import Columns, Ints, gap_mask
 from longbench_sched.run import NONE
 
-FACTOR = 4.0  # times the median gap; the ratio at which a tail of ITL is warned of
+FACTOR = 4.0  # times the pace; the ratio at which a tail of ITL is warned of
+DELIVERY_S = 0.5e-3  # chunks closer than this came together: no engine takes so little for a step
 MAX_LISTED = 20  # stalls, the longest first
 MAX_NAMED = 4  # requests of one stall
 
@@ -47,11 +50,23 @@ class _Gaps:
     total_ns: int  # of all sizes
 
 
-def find_stalls(columns: Columns, median_s: float | None, measured_from_ns: int) -> dict[str, Any] | None:
-    """What `Summary.facts` says under `stalls`; None without a gap. `median_s` is the median gap of successes."""
-    if not median_s:
+def pace_s(columns: Columns, median_s: float | None) -> float | None:
+    """The gap that a token usually has: the median, or that of the gaps between deliveries if tokens come in packs.
+
+    `median_s` is the median gap of successes. None without gaps that tell.
+    """
+    if median_s is None or median_s >= DELIVERY_S:
+        return median_s
+    apart = [gaps[gaps >= DELIVERY_S / columns.scale_s] for _, _, gaps, _ in _all_gaps(columns)]
+    between = np.concatenate(apart) if apart else np.zeros(0, np.int64)
+    return float(np.median(between)) * columns.scale_s if len(between) else None
+
+
+def find_stalls(columns: Columns, usual_s: float | None, measured_from_ns: int) -> dict[str, Any] | None:
+    """What `Summary.facts` says under `stalls`; None without a gap. `usual_s` is the pace of the run."""
+    if not usual_s:
         return None
-    gaps = _long_gaps(columns, median_s)
+    gaps = _long_gaps(columns, usual_s)
     first = _first_of_stalls(gaps)
     stalls = _Stalls(columns, gaps, first, measured_from_ns)
     last_ns = np.minimum.reduceat(gaps.to_ns, first) if len(first) else gaps.to_ns
@@ -61,7 +76,7 @@ def find_stalls(columns: Columns, median_s: float | None, measured_from_ns: int)
     long_ns = int((gaps.to_ns - gaps.from_ns).sum())
     return {
         "factor": FACTOR,
-        "median_gap_s": median_s,
+        "median_gap_s": usual_s,
         "n_gaps": gaps.n,
         "n_long": len(gaps.from_ns),
         "share": len(gaps.from_ns) / gaps.n if gaps.n else None,
@@ -72,18 +87,23 @@ def find_stalls(columns: Columns, median_s: float | None, measured_from_ns: int)
     }
 
 
-def _long_gaps(columns: Columns, median_s: float) -> _Gaps:
-    """Gaps above the limit, of every measured request whatever became of it."""
-    limit_ns = FACTOR * median_s / columns.scale_s
-    begins, ends, n, total_ns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0, 0
+def _all_gaps(columns: Columns) -> Iterator[tuple[Ints, Ints, Ints, int]]:
+    """Of each block: begins, ends, gaps (0 where there is none), their number; of measured requests whatever became of them."""
     for rows, chunks in columns.blocks():
         counts, at_ns = columns.n_chunks[rows], columns.chunk_at_ns[chunks]
         wanted = (np.repeat(columns.measured[rows], counts) & gap_mask(counts))[1:]
-        gaps = np.where(wanted, np.diff(at_ns), 0)
+        yield at_ns[:-1], at_ns[1:], np.where(wanted, np.diff(at_ns), 0), int(np.count_nonzero(wanted))
+
+
+def _long_gaps(columns: Columns, usual_s: float) -> _Gaps:
+    """Gaps above the limit."""
+    limit_ns = FACTOR * usual_s / columns.scale_s
+    begins, ends, n, total_ns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0, 0
+    for begin, end, gaps, n_gaps in _all_gaps(columns):
         long = np.flatnonzero(gaps > limit_ns)
-        begins.append(at_ns[long])
-        ends.append(at_ns[long + 1])
-        n, total_ns = n + int(np.count_nonzero(wanted)), total_ns + int(gaps.sum())
+        begins.append(begin[long])
+        ends.append(end[long])
+        n, total_ns = n + n_gaps, total_ns + int(gaps.sum())
     begin_ns, end_ns = np.concatenate(begins), np.concatenate(ends)
     order = np.argsort(begin_ns, kind="stable")
     return _Gaps(begin_ns[order], end_ns[order], n, total_ns)

@@ -18,7 +18,7 @@ from longbench_sched.metrics.degenerate import find_degenerate
 from longbench_sched.metrics.distribution import Ordered
 from longbench_sched.metrics.facts import collect_facts
 from longbench_sched.metrics.rates import Scene
-from longbench_sched.metrics.stalls import find_stalls
+from longbench_sched.metrics.stalls import find_stalls, pace_s
 from longbench_sched.metrics.stat import Outcomes, Rate, ReasonCount, Section, Stat, Summary
 from longbench_sched.metrics.window import Span
 from longbench_sched.record import Status
@@ -55,7 +55,8 @@ def summarize(run: Run, slo: Slo | None = None, *, with_curves: bool = False) ->
     if steady_span is not None:
         steady = sections.build("steady", steady_span, everything, window.due_inside(columns, steady_span))
     facts = collect_facts(meta, columns, whole_span, steady_span) | check.check_run(meta, columns)
-    facts["stalls"] = find_stalls(columns, whole.stats["icg"].p50, meta.measured_from_ns)
+    usual_gap_s = pace_s(columns, whole.stats["icg"].p50)
+    facts["stalls"] = find_stalls(columns, usual_gap_s, meta.measured_from_ns)
     facts["degenerate"] = find_degenerate(columns)
     if not meta.has_common_clock:
         facts |= _WITHOUT_CLOCK
@@ -68,11 +69,11 @@ def summarize(run: Run, slo: Slo | None = None, *, with_curves: bool = False) ->
         facts=facts,
     )
     found, marks = advice.advise(bare)
-    curves = _curves(bare, columns, limits) if with_curves else None
+    curves = _curves(bare, columns, limits, stall_limit_s(usual_gap_s)) if with_curves else None
     return replace(bare, advice=found, marks=marks, curves=curves)
 
 
-def _curves(summary: Summary, columns: Columns, slo: Slo) -> Curves:
+def _curves(summary: Summary, columns: Columns, slo: Slo, limit_s: float) -> Curves:
     """Curves over the steady window, if there is one; timelines around the longest stall, else the middle of the window."""
     section = summary.steady or summary.whole
     span = Span(
@@ -87,7 +88,6 @@ def _curves(summary: Summary, columns: Columns, slo: Slo) -> Curves:
         around_s = max(inside, key=lambda stall: float(stall["size_s"]))["from_s"]
     if not summary.meta.has_common_clock:
         return replace(trace_curves(columns, slo, due, 0, 0.0, 0.0), trails={}, bars=())
-    limit_s = stall_limit_s(summary.whole.stats["icg"].p50)
     return trace_curves(columns, slo, due, summary.meta.measured_from_ns, around_s, limit_s)
 
 

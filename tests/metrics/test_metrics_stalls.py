@@ -96,3 +96,17 @@ def test_a_prompt_of_several_steps_is_named_in_each_of_its_stalls() -> None:
 
 def test_a_run_without_gaps_has_no_stalls() -> None:
     assert summarize(run_of([row(0.0, [5.0])])).facts["stalls"] is None
+
+
+@pytest.mark.parametrize("apart_ms", [0.0, 0.005])
+def test_tokens_in_packs_have_stalls_by_the_pace_of_the_packs(apart_ms: float) -> None:
+    """Four tokens a read, a read every 40 ms: the median gap is next to nothing, the pace is 40 ms."""
+    packs = [*steps(100.0, 40.0, 20), *steps(1400.0, 40.0, 20)]  # still from 860 to 1400
+    ticks = [pack + i * apart_ms for pack in packs for i in range(4)]
+    run = run_of([row(0.0, ticks, index=i) for i in range(3)], plan=closed_loop(3))
+    found = stalls_of(run)
+    assert found["median_gap_s"] == pytest.approx(0.040, abs=1e-4)
+    assert (found["n_stalls"], found["n_long"]) == (1, 3)
+    assert found["longest"][0]["size_s"] == pytest.approx(0.540, abs=1e-4)
+    bars = summarize(run, with_curves=True).curves.bars
+    assert [round((bar.to_s - bar.from_s) * 1e3) for bar in bars if bar.kind == "stall"] == [540] * 3
