@@ -122,7 +122,8 @@ def _lines(steps: StepTable, rows: Sequence[int]) -> list[Line]:
     """Time at rest, queue and memory: means over time."""
     ints = steps.ints
     begins, ends = ints["begin_ns"], ints["end_ns"]
-    span_s = (ends[rows[-1]] - begins[rows[0]]) / 1e9
+    span_ns = ends[rows[-1]] - begins[rows[0]]
+    idle_ns = max(0, span_ns - sum(ends[row] - begins[row] for row in rows))
     lengths = [(ends[row] - begins[row]) / 1e9 for row in rows]
     busy_s = sum(lengths)
 
@@ -135,7 +136,7 @@ def _lines(steps: StepTable, rows: Sequence[int]) -> list[Line]:
     capacity = steps.facts.kv_tokens
     preempted = sum(ints["n_preempted"][row] for row in rows)
     return [
-        Line("Engine", f"{len(rows)} steps in {duration_text(span_s)}, idle {percent_text(max(0.0, 1 - busy_s / span_s))}"),
+        Line("Engine", f"{len(rows)} steps in {duration_text(span_ns / 1e9)}, idle {percent_text(idle_ns / span_ns)}"),
         Line("Batch", f"mean {significant(mean('n_running'))} running{SEPARATOR}at most {most('n_running')}"),
         Line("Queue", f"mean {significant(mean('n_waiting'))} waiting{SEPARATOR}at most {most('n_waiting')}"),
         Line(

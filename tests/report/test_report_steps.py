@@ -63,6 +63,13 @@ def test_rest_queue_and_memory_are_said() -> None:
     }
 
 
+def test_an_engine_that_never_rests_is_idle_for_nothing() -> None:
+    """Times are added up in whole ns: ten times 0.1 s as fractions are less than 1 s."""
+    _, lines = blocks(trace(*((at, at + 100, "decode", {"n_decode": 1}) for at in range(1000, 2000, 100))))
+    assert isinstance(lines, Lines)
+    assert plain(lines.lines[0].text) == "10 steps in 1.00 s, idle 0 %"
+
+
 def test_warm_ups_alone_are_no_trace_worth_a_table() -> None:
     assert blocks(trace((500, 900, "prefill", {}))) == ()
     assert blocks(trace(facts=FACTS)) == ()
