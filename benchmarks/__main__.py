@@ -16,25 +16,27 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def run(title: str, script: str, *arguments: str) -> int:
-    print(f"\n== {title}\n   python benchmarks/{script} {' '.join(arguments)}", flush=True)
-    return subprocess.run([sys.executable, str(HERE / script), *arguments], check=False).returncode
+def run(title: str, name: str, *arguments: str) -> int:
+    print(f"\n== {title}\n   python -m benchmarks.{name} {' '.join(arguments)}".rstrip(), flush=True)
+    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
+    return subprocess.run(command, cwd=HERE.parent, check=False).returncode
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--referee", help="folder of truthd.c, limitc.c and score.py")
+    parser.add_argument("--referee", type=Path, help="folder of truthd.c, limitc.c and score.py")
     parser.add_argument("--statistics", action="store_true", help="the intervals and verdicts as well: some ten minutes")
     arguments = parser.parse_args()
-    codes = [run("The client against a server of known truth", "client.py", "--runs", "3")]
+    codes = [run("The client against a server of known truth", "client", "--runs", "3")]
     if arguments.referee:
-        codes.append(run("The client against the referee", "client.py", "--referee", arguments.referee, "--slope", "2"))
-    codes.append(run("Decoding", "decode.py"))
-    codes.append(run("The embedded engine over HTTP", "embedded.py"))
-    codes.append(run("The embedded engine in virtual time", "simulate.py"))
+        referee = str(arguments.referee.resolve())
+        codes.append(run("The client against the referee", "client", "--referee", referee, "--slope", "2"))
+    codes.append(run("Decoding", "decode"))
+    codes.append(run("The embedded engine over HTTP", "embedded"))
+    codes.append(run("The embedded engine in virtual time", "simulate"))
+    codes.append(run("Reports", "report"))
     if arguments.statistics:
-        print("\n== Intervals, false alarms and power\n   python -m benchmarks.statistics", flush=True)
-        codes.append(subprocess.run([sys.executable, "-m", "benchmarks.statistics"], cwd=HERE.parent, check=False).returncode)
+        codes.append(run("Intervals, false alarms and power", "statistics"))
     return max(codes)
 
 

@@ -133,12 +133,18 @@ def main() -> None:
     parser.add_argument("--requests", type=int, action="append")
     parser.add_argument("--chunks", type=int, default=100)
     parser.add_argument("--formats", default="txt,md,csv")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--folder", type=Path, help="keep the generated runs and the reports here, and use them again")
     chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        measure_sizes(chosen, chosen.folder or Path(scratch))
+
+
+def measure_sizes(chosen: argparse.Namespace, folder: Path) -> None:
+    """One row a size."""
     cells = [(n, chosen.chunks) for n in chosen.requests] if chosen.requests else [(256, 500), (1_000_000, 100)]
     print("             report of  as                    wall       CPU    memory      file")
     for n, n_chunks in cells:
-        path = chosen.folder / f"generated-{n}x{n_chunks}.parquet"
+        path = folder / f"generated-{n}x{n_chunks}.parquet"
         if not path.exists():
             # In a child, so that its memory is not taken for the report's.
             code = f"import pathlib; from benchmarks.report import store; store({n}, {n_chunks}, pathlib.Path({str(path)!r}))"
