@@ -106,6 +106,12 @@ def test_in_0_4_eagle_turns_chunks_tree_and_overlap_off() -> None:
     assert steps == (5, 8, 64)
 
 
+@pytest.mark.parametrize("drafter", ["EAGLE3", "NEXTN", "NGRAM"])
+def test_in_0_4_there_is_eagle_alone(drafter: str) -> None:
+    with pytest.raises(UsageError, match=f"{drafter} does not exist in SGLang 0.4.2"):
+        Sglang042Options(speculative_algorithm=drafter).resolved(GPUS["H200"], 32_768)
+
+
 @pytest.mark.parametrize("flags", [{"chunked_prefill_size": 2048}, {"enable_mixed_chunk": True}], ids=str)
 def test_in_0_4_eagle_with_chunks_is_refused_and_says_why(flags: dict) -> None:
     with pytest.raises(UsageError, match="turns chunked prefill, radix cache and overlap off"):

@@ -19,6 +19,7 @@ class SglangProfile:
 
     release: str
     orders: tuple[str, ...]  # that `--schedule-policy` knows
+    drafters: tuple[str, ...]  # that `--speculative-algorithm` knows
     reserves_ignore_eos_in_full: bool  # what a sequence that ignores EOS may still generate is reserved, not a part of it
     caps_input_with_chunks: bool  # `max_prefill_tokens` ends a batch of several prompts even if they are chunked
     retracts_ahead: bool  # until there is room for 20 decode steps; else until the next one fits
@@ -31,6 +32,7 @@ class SglangProfile:
 SGLANG_0_5_23 = SglangProfile(
     release="0.5.23",
     orders=("fcfs", "lpm", "dfs-weight", "lof", "random", "hrrn", "shortest-prefill-first", "routing-key"),
+    drafters=("EAGLE", "EAGLE3", "NEXTN", "NGRAM"),
     reserves_ignore_eos_in_full=True,
     caps_input_with_chunks=False,
     retracts_ahead=False,
@@ -42,6 +44,7 @@ SGLANG_0_5_23 = SglangProfile(
 SGLANG_0_4_2 = SglangProfile(
     release="0.4.2",
     orders=("lpm", "random", "fcfs", "dfs-weight"),
+    drafters=("EAGLE",),  # the others came later in 2025
     reserves_ignore_eos_in_full=False,
     caps_input_with_chunks=True,
     retracts_ahead=True,
@@ -187,6 +190,12 @@ def _checked(options: SglangOptions) -> SglangOptions:
         )
     if policy not in options.profile.orders:
         raise UsageError(f"--schedule-policy {policy!r} is not known. Known in {release}: {', '.join(options.profile.orders)}.")
+    drafter = options.speculative_algorithm
+    if drafter and drafter not in options.profile.drafters:
+        raise UsageError(
+            f"--speculative-algorithm {drafter} does not exist in SGLang {release}: it drafts with "
+            f"{', '.join(options.profile.drafters)} alone. Give --engine sglang (0.5)."
+        )
     if options.enable_priority_scheduling and not options.profile.has_priorities:
         raise UsageError(f"--enable-priority-scheduling does not exist in SGLang {release}. Give --engine sglang (0.5).")
     if options.enable_priority_scheduling and policy not in ("fcfs", "lof"):
