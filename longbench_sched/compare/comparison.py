@@ -268,8 +268,9 @@ def _notes(base: Side, candidates: Sequence[Side]) -> list[str]:
             elif paired and len(ours) + len(theirs) > 2 * len(pair_blocks(ours, theirs)[0]):
                 notes.append(f"{side.name}, {cell}: runs of blocks that the other side does not have are left out.")
             if not paired and min(len(ours), len(theirs)) < 2:
+                inside = " Intervals are from inside the runs." if len(ours) == len(theirs) else ""
                 notes.append(
-                    f"{side.name}, {cell}: one run on a side. Intervals are from inside the runs, and nothing is judged by "
-                    "them: they do not tell how the next run would differ. Use --num-runs 5."
+                    f"{side.name}, {cell}: one run on a side.{inside} Nothing is judged: it does not tell how the next run "
+                    "would differ. Use --num-runs 5."
                 )
     return notes

@@ -64,6 +64,11 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
     @property
+    def sides(self) -> tuple[Side, Side]:
+        """Base and candidate."""
+        return self.base, self.candidate
+
+    @property
     def status(self) -> Status:
         """Fail before inconclusive before pass; nothing found is nothing known."""
         states = [finding.status for finding in self.findings]
@@ -92,6 +97,7 @@ def check(base: Side, candidate: Side, policy: Policy, noise: Sequence[RunPoint]
             if rule.covers(match.cell, match.window):
                 finding = _on_value(rule, match, points) if rule.is_on_value else _on_change(rule, match)
                 findings.append(_with_floor(finding, match, noise))
+    paired = bool(matches) and all(match.paired for match in matches)
     return Verdict(
         policy=policy.name,
         base=base,
@@ -99,8 +105,9 @@ def check(base: Side, candidate: Side, policy: Policy, noise: Sequence[RunPoint]
         findings=tuple(_decide(findings)),
         disparities=tuple({d.text: d for match in matches for d in match.disparities}.values()),
         facts=differing_facts([base.points, candidate.points]),
-        paired=bool(matches) and all(match.paired for match in matches),
-        notes=tuple(_notes(base, candidate, policy, findings)),
+        paired=paired,
+        # Pairs share a part of what the floor is made of, so it bounds no paired check.
+        notes=(*_notes(base, candidate, policy, findings), *(() if paired else _floor_notes(findings))),
     )
 
 
@@ -252,7 +259,12 @@ def _with_floor(finding: Finding, match: Match, noise: Sequence[RunPoint]) -> Fi
 def _notes(base: Side, candidate: Side, policy: Policy, findings: Sequence[Finding]) -> list[str]:
     notes = [f"{cell} was not measured on the base's side." for cell in candidate.cells() if not base.within(cell)]
     unused = [rule for rule in policy.rules if not any(finding.rule is rule for finding in findings)]
-    notes += [f"No load of these runs is covered by the rule on {rule.figure.key}." for rule in unused]
+    return [*notes, *(f"No load of these runs is covered by the rule on {rule.figure.key}." for rule in unused)]
+
+
+def _floor_notes(findings: Sequence[Finding]) -> list[str]:
+    """Limits that lie below the noise floor."""
+    notes = []
     for finding in findings:
         floor = finding.floor
         if floor is not None and finding.rule.relative and floor.change is not None and floor.change > finding.rule.relative:

@@ -75,6 +75,7 @@ def _inked(spec: Spec, ink: str, paper: str | None) -> dict[str, Any]:
                 "titleFontWeight": "normal",
                 "titlePadding": 8,
             },
+            "axisX": {"labelOverlap": "greedy", "labelSeparation": 6},  # on a logarithmic axis figures ran into each other
             "legend": {
                 "labelColor": ink,
                 "titleColor": ink,

@@ -97,7 +97,7 @@ def _document(page: Page, pictures: Sequence[Chart]) -> Iterator[str]:
     yield f"<title>{escape(page.title)}</title><style>{_STYLE}</style></head><body>"
     yield f"<h1>{escape(page.title)}</h1>"
     if page.is_simulated:
-        yield '<p class="sim">Simulated: these are figures of an engine made of arithmetic, not of a measured one.</p>'
+        yield f'<p class="sim">{_simulated(page)}</p>'
     yield _lines(page.head)
     yield from map(_notice, page.alarms)
     if page.notices:
@@ -122,6 +122,16 @@ def _document(page: Page, pictures: Sequence[Chart]) -> Iterator[str]:
         yield _measured(page)
         yield _lines(tuple(Line(label, text) for label, text in HOW))
     yield "</body></html>"
+
+
+def _simulated(page: Page) -> str:
+    """That all figures are of arithmetic, or that some are."""
+    runs = [summary.meta.simulated for summary in page.summaries]
+    judged = page.comparison or page.verdict
+    sides = judged.sides if judged is not None else ()
+    if len({*runs, *(point.simulated for side in sides for point in side.points)}) > 1:
+        return "Partly simulated: some of these figures are of an engine made of arithmetic, not of a measured one."
+    return "Simulated: these are figures of an engine made of arithmetic, not of a measured one."
 
 
 def _lines(lines: Sequence[Line]) -> str:

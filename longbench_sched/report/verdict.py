@@ -30,7 +30,7 @@ _LEFT = Column("", "left")
 
 def build_verdict(verdict: Verdict) -> Page:
     """The page of a check."""
-    sides = (verdict.base, verdict.candidate)
+    sides = verdict.sides
     groups = list(dict.fromkeys((finding.cell, finding.window) for finding in verdict.findings))
     blocks: list[Table | Lines] = [_table(verdict, cell, window) for cell, window in groups]
     blocks.append(Lines(tuple(_conclusion(verdict))))
@@ -157,4 +157,6 @@ def _noise_table(verdict: Verdict) -> Table:
     columns = (_LEFT, Column("between runs"), Column("A/A differs by"), Column("smallest visible"), Column("runs"))
     n = next(floor.n_a_side for floor in floors.values())
     note = f"A/A: two sets of {n} runs of one build differ by less than this in 19 of 20 cases."
+    if verdict.paired:
+        note += " Pairs of one block share a part of it, so this check is held back by less."
     return Table("Noise floor", columns, tuple(rows), (note,))

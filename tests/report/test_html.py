@@ -110,6 +110,8 @@ def test_where_only_some_runs_are_simulated_the_charts_say_that() -> None:
     shared = [chart for chart in charts(mixed) if "timelines" not in chart.name]
     assert shared
     assert all("some runs are simulated" in chart.spec["title"]["text"] for chart in shared)
+    for summaries, start in ((mixed, "Partly simulated: some"), (mixed[:1], "Simulated: these")):
+        assert f'<p class="sim">{start}' in page_of(*summaries)
 
 
 def test_a_page_holds_numbers_charts_warnings_facts_and_how_it_was_measured() -> None:
