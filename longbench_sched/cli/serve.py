@@ -36,6 +36,7 @@ def serve(
     draft_model: draft_flags.DraftModel = None,
     draft_window: draft_flags.DraftWindow = None,
     acceptance_rate: draft_flags.AcceptanceRate = None,
+    acceptance_length: draft_flags.AcceptanceLength = None,
     fault: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,7 +64,7 @@ def serve(
 
         die_with_parent(dies_with_parent)
     shape, options = read_model(model), read_flags(engine, context.args)
-    wish = draft_flags.read_wish(draft_model, draft_window, acceptance_rate)
+    wish = draft_flags.read_wish(draft_model, draft_window, acceptance_rate, acceptance_length)
     draft_flags.check_drafts(wish, options)
     run_server(
         ServerOptions(

@@ -65,6 +65,7 @@ def simulate(
     draft_model: draft_flags.DraftModel = None,
     draft_window: draft_flags.DraftWindow = None,
     acceptance_rate: draft_flags.AcceptanceRate = None,
+    acceptance_length: draft_flags.AcceptanceLength = None,
     disaggregation: Annotated[
         str | None,
         typer.Option(
@@ -151,7 +152,7 @@ def simulate(
         flags=tuple(context.args),
         calibration=None if calibration is None else read_calibration(calibration),
         read_model=read_model,
-        wish=draft_flags.read_wish(draft_model, draft_window, acceptance_rate),
+        wish=draft_flags.read_wish(draft_model, draft_window, acceptance_rate, acceptance_length),
         pools={knob: str(value) for knob, value in zip(POOL_KNOBS, given_pools, strict=True) if value is not None},
     )
     if trace is not None and sweep:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from longbench_sched.errors import UsageError
 from longbench_sched.sim.acceptance import Chain, Tree
 from longbench_sched.sim.calibration import Calibration
 from longbench_sched.sim.cost import StepCost
@@ -53,6 +54,11 @@ def speculator_of(options: EngineOptions, target: Model, wish: Wish | None = Non
             method, steps = _SGLANG[algorithm], options.speculative_num_steps
             if options.speculative_eagle_topk <= 1:
                 return _chain(method, steps, target, wish)
+            if wish.lengths:
+                raise UsageError(
+                    "acceptance lengths tell how often a draft of a chain is right, and this is a tree.\n  Give an acceptance "
+                    "rate instead, or a chain (--speculative-eagle-topk 1)."
+                )
             tree = find_speculator(method, target, replace(wish, n_drafts=steps))
             return replace(tree, verify_tokens=options.speculative_num_draft_tokens)
     return None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from longbench_sched.errors import UsageError
-from longbench_sched.sim.acceptance import Acceptance, Chain, ConstantRate, ContextRate, Tree
+from longbench_sched.sim.acceptance import Acceptance, Chain, ConstantRate, ContextRate, Rate, TableRate, Tree
 from longbench_sched.sim.hardware import lookup
 from longbench_sched.sim.models import Model
 
@@ -71,6 +71,7 @@ class Wish:
     draft_model: Model | None = None
     draft_window: int | None = None
     alpha: float | None = None  # a constant acceptance probability
+    lengths: tuple[tuple[int, float], ...] = ()  # or measured: (context, tokens a step with `n_drafts` drafts), contexts rising
     acceptance: Acceptance | None = None  # anything else
     layer_share: float = 0.5  # of the target's layers, in self-speculation
 
@@ -127,7 +128,7 @@ def _eagle31(target: Model, wish: Wish) -> Speculator:
     """EAGLE-3 with normalised fused states: the same cost, up to twice the acceptance length beyond the trained context."""
     source = "EAGLE 3.1 2026-05: AL - 1 up to twice on long contexts. A claimed maximum, no table by length is published"
     plain = _eagle3(target, wish)
-    acceptance = _acceptance(wish) or Chain(ContextRate(recovery=2.0))
+    acceptance = _acceptance(wish, plain.n_drafts) or Chain(ContextRate(recovery=2.0))
     return replace(plain, method="eagle3.1", acceptance=acceptance, source=source, is_claimed_maximum=True)
 
 
@@ -194,6 +195,8 @@ def find_speculator(method: str, target: Model, wish: Wish | None = None) -> Spe
         raise UsageError(f"the draft window is {wish.draft_window}; it is a number of tokens from 1, or none.")
     if wish.alpha is not None and not 0 <= wish.alpha <= 1:
         raise UsageError(f"alpha is {wish.alpha}; it is a probability.")
+    if wish.lengths:
+        _check_lengths(wish)
     return make(target, wish)
 
 
@@ -203,24 +206,42 @@ def _needed(wish: Wish, method: str) -> Model:
     return wish.draft_model
 
 
-def _acceptance(wish: Wish) -> Acceptance | None:
+def _check_lengths(wish: Wish) -> None:
+    contexts = [context for context, _ in wish.lengths]
+    if contexts != sorted(set(contexts)) or contexts[0] < 1:
+        raise UsageError(f"acceptance lengths are for the contexts {contexts}; they rise from 1.")
+    for context, tokens in wish.lengths:
+        if not 1 <= tokens <= wish.n_drafts + 1:
+            raise UsageError(
+                f"an acceptance length of {tokens} at {context} tokens: with {wish.n_drafts} drafts a step gives 1 to "
+                f"{wish.n_drafts + 1} tokens."
+            )
+    if wish.alpha is not None:
+        raise UsageError("acceptance is given as a rate and as lengths. Leave one of the two out.")
+
+
+def _acceptance(wish: Wish, k: int) -> Acceptance | None:
     if wish.acceptance is not None:
         return wish.acceptance
+    if wish.lengths:
+        return Chain(TableRate(wish.lengths, k))
     return Chain(ConstantRate(wish.alpha)) if wish.alpha is not None else None
 
 
 def _chain(method: str, k: int, drafter: Drafter, wish: Wish, rate: float | ContextRate, source: str) -> Speculator:
     own = Chain(ConstantRate(rate) if isinstance(rate, float) else rate)
-    return Speculator(method, k, k + 1, drafter, _acceptance(wish) or own, source)
+    return Speculator(method, k, k + 1, drafter, _acceptance(wish, k) or own, source)
 
 
 def _tree(
-    method: str, k: int, nodes: int, drafter: Drafter, wish: Wish, rate: ConstantRate | ContextRate, source: str,
+    method: str, k: int, nodes: int, drafter: Drafter, wish: Wish, rate: Rate, source: str,
     *, is_dynamic: bool = False,
 ) -> Speculator:  # fmt: skip
     """`nodes` counts the root, which the target's last token is."""
     if wish.alpha is not None:
         rate = ConstantRate(wish.alpha)
+    if wish.lengths:
+        rate = TableRate(wish.lengths, k)
     shape = Tree(rate, nodes - 1, top_k=max(drafter.width, 4), is_dynamic=is_dynamic)
     return Speculator(method, k, nodes, drafter, wish.acceptance or shape, source)
 

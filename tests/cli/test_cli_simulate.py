@@ -51,7 +51,8 @@ def test_flags_of_the_load_are_those_of_run(workload: str, tmp_path: Path) -> No
         pytest.param(["--chunked-prefil-size", "2048"], "Did you mean", id="an engine's flag, mistyped"),
         pytest.param(["--gpu", "H201"], "H201", id="a GPU nobody knows"),
         pytest.param(["--engine", "vlm"], "vlm", id="an engine nobody knows"),
-        pytest.param(["--acceptance-rate", "0.5"], "nothing turns it on", id="a wish about drafts, and no drafts"),
+        pytest.param(["--acceptance-length", "2Ki"], "CONTEXT:TOKENS", id="a table without tokens"),
+        pytest.param(["--acceptance-rate", "0.5"], "are of speculation, and nothing", id="a wish about drafts, and no drafts"),
         pytest.param(["--speculative-algorithm", "HYDRA"], "Known: EAGLE", id="a drafter nobody knows"),
     ],
 )

@@ -121,6 +121,32 @@ def test_a_drafter_is_built_beside_the_target_as_it_is_served() -> None:
     assert fp8.cost.decode_attention_s(1_000_000, 1.0) < 0.6 * plain.cost.decode_attention_s(1_000_000, 1.0)
 
 
+def test_measured_acceptance_lengths_are_met() -> None:
+    """2.5 tokens a step at 1,000 tokens and below; 1 from 2,000 on."""
+    wish = Wish(lengths=((1000, 2.5), (2000, 1.0)))
+    one = engine("vllm", *EAGLE3, wish=wish)
+    given = drive(one, 400)  # of a prompt of 500
+    assert sum(given) / len(given) == pytest.approx(2.5, rel=0.1)
+    assert one.cost.speculator is not None
+    assert one.cost.speculator.acceptance.expected(1000, 3) == pytest.approx(2.5)
+    assert one.cost.speculator.acceptance.expected(5000, 3) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "wish", "said"),
+    [
+        pytest.param("vllm", EAGLE3, Wish(lengths=((2000, 2.0), (1000, 2.0))), "they rise", id="contexts that fall"),
+        pytest.param("vllm", EAGLE3, Wish(lengths=((1000, 4.5),)), "1 to 4 tokens", id="more than the drafts and one"),
+        pytest.param("vllm", EAGLE3, Wish(lengths=((1000, 0.5),)), "1 to 4 tokens", id="less than one"),
+        pytest.param("vllm", EAGLE3, Wish(lengths=((1000, 2.0),), alpha=0.5), "Leave one", id="a rate as well"),
+        pytest.param("sglang-0.4", ("--speculative-algorithm=EAGLE",), Wish(lengths=((1, 2.0),)), "a tree", id="a tree"),
+    ],
+)  # fmt: skip
+def test_lengths_that_no_drafter_can_have_are_refused(name: str, flags: tuple[str, ...], wish: Wish, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        engine(name, *flags, wish=wish)
+
+
 def test_a_draft_model_must_be_named() -> None:
     flags = ("--speculative-config", '{"method": "draft_model", "num_speculative_tokens": 3}')
     with pytest.raises(UsageError, match="draft model"):
