@@ -13,6 +13,7 @@ from typing import Any
 
 from longbench_sched.compare.point import RunPoint, decode_point, encode_point
 from longbench_sched.errors import StoreError, UsageError
+from longbench_sched.store.json_types import fields_of
 
 SCHEMA_VERSION = 1
 
@@ -77,23 +78,32 @@ def encode_baseline(baseline: Baseline) -> bytes:
 def decode_baseline(data: bytes, where: str) -> Baseline:
     """Read a baseline back; `where` names the file in errors. Raises StoreError if it is newer or damaged."""
     try:
-        plain = json.loads(data)
+        plain = json.loads(data, parse_constant=_no_number)
         version = plain["schema_version"]
         if not isinstance(version, int) or version > SCHEMA_VERSION:
             raise StoreError(
                 f"{where} was written by a newer longbench-sched (schema {version}; this one reads up to {SCHEMA_VERSION}). "
                 "Upgrade."
             )
+        points = tuple(decode_point(point, where) for point in plain["runs"])
+        if not points:
+            raise ValueError("there are no runs in it")
         return Baseline(
-            name=plain["name"],
+            name=str(plain["name"]),
             entry=_entry(plain),
-            points=tuple(decode_point(point, where) for point in plain["runs"]),
+            points=points,
             history=tuple(_entry(entry) for entry in plain["history"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         because = f"{type(error).__name__}: {error}"
         raise StoreError(f"{where} is damaged: it is no baseline ({because}). Restore it from a copy.") from None
 
 
+def _no_number(word: str) -> None:
+    """NaN and Infinity, which no file of ours holds."""
+    raise ValueError(f"{word} is no number")
+
+
 def _entry(plain: Mapping[str, Any]) -> Entry:
-    return Entry(plain["saved_at"], plain["reason"], tuple(plain["run_ids"]), dict(plain["machine"]))
+    known = fields_of(Entry, plain)
+    return Entry(**{**known, "run_ids": tuple(known["run_ids"])})

@@ -14,6 +14,7 @@ from longbench_sched.compare.figure import ERROR_RATE, counts_of, values_of, wit
 from longbench_sched.errors import StoreError
 from longbench_sched.metrics.stat import Section, Summary
 from longbench_sched.run import RunMeta
+from longbench_sched.store.json_types import fields_of
 from longbench_sched.workload.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -155,12 +156,14 @@ def encode_point(point: RunPoint) -> dict[str, Any]:
 
 def decode_point(plain: Mapping[str, Any], where: str) -> RunPoint:
     """Read a point back; fields that a later version added are ignored. Raises StoreError."""
-    names = {field.name for field in fields(RunPoint)} - {"ecdfs"}
-    known = {name: value for name, value in plain.items() if name in names}
+    read = {name: value for name, value in plain.items() if name not in ("ecdfs", "within")}
     try:
+        known = fields_of(RunPoint, read)
         return RunPoint(**{**known, "marks": tuple(known["marks"])})
     except (TypeError, KeyError) as error:
-        raise StoreError(f"{where} is damaged: a run in it lacks a field ({error}). Restore it from a copy.") from None
+        raise StoreError(
+            f"{where} is damaged: a run in it lacks a field, or has a wrong one ({error}). Restore it from a copy."
+        ) from None
 
 
 def common_window(points: Sequence[RunPoint]) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 
 from longbench_sched.errors import StoreError
 from longbench_sched.run import SCHEMA_VERSION, ClientHealth, RunMeta
+from longbench_sched.store.json_types import in_words, is_of
 
 _USERINFO = re.compile(r"(://)[^/\s@]+@")
-_JSON_TYPES: Mapping[str, Any] = {"str": str, "int": int, "float": int | float, "bool": bool}
 # What readers rely on inside those mappings. A field that is not there is not known; one that is there is of its type.
 _NESTED: Mapping[str, str] = {
     "plan.requests": "int",
@@ -43,7 +43,6 @@ _LANE: Mapping[str, str] = {
     "rate_per_s": "float | None",
     "max_in_flight": "int | None",
 }
-_WORDS = {"str": "text", "int": "whole number", "float": "number", "bool": "truth value"}
 _SECRET_NAMES = frozenset(
     {"api_key", "apikey", "authorization", "password", "secret", "token", "userinfo", "proxy_authorization"}
 )
@@ -92,7 +91,7 @@ def _known(kind: type, fields: object, where: str) -> dict[str, Any]:
     types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     known = {name: value for name, value in fields.items() if name in types} if isinstance(fields, dict) else {}
     for name, value in known.items():
-        if not _is_of(value, types[name]) or (name == "time_scale" and value <= 0):
+        if not is_of(value, types[name]) or (name == "time_scale" and value <= 0):
             raise _damaged(where, name, types[name])
     return known
 
@@ -102,37 +101,16 @@ def _check_nested(fields: Mapping[str, Any], where: str) -> None:
     for path, annotation in _NESTED.items():
         outer, _, name = path.partition(".")
         holder = fields.get(outer, {})
-        if name in holder and not _is_of(holder[name], annotation):
+        if name in holder and not is_of(holder[name], annotation):
             raise _damaged(where, path, annotation)
     for place, lane in enumerate(fields.get("plan", {}).get("lanes", ())):
         for name, annotation in _LANE.items():
-            if name in lane and not _is_of(lane[name], annotation):
+            if name in lane and not is_of(lane[name], annotation):
                 raise _damaged(where, f"plan.lanes[{place}].{name}", annotation)
 
 
 def _damaged(where: str, name: str, annotation: str) -> StoreError:
-    return StoreError(f"{where} is damaged: {name} in its metadata is no {_in_words(annotation)}. Restore it from a copy.")
-
-
-def _in_words(annotation: str) -> str:
-    outer, _, inner = annotation.removesuffix(" | None").partition("[")
-    if outer == "tuple":
-        return f"list of {_in_words(inner.removesuffix(', ...]'))}s"
-    return _WORDS.get(outer, "object")
-
-
-def _is_of(value: object, annotation: str) -> bool:
-    """Whether a value read from JSON can stand in a field of that type."""
-    if value is None:
-        return annotation.endswith("| None")
-    outer, _, inner = annotation.removesuffix(" | None").partition("[")
-    if isinstance(value, bool):
-        return outer == "bool"
-    if outer == "tuple":
-        return isinstance(value, list) and all(_is_of(item, inner.removesuffix(", ...]")) for item in value)
-    if outer == "Mapping":
-        return isinstance(value, dict) and (inner == "str, Any]" or all(_is_of(v, inner[5:-1]) for v in value.values()))
-    return isinstance(value, _JSON_TYPES[outer])
+    return StoreError(f"{where} is damaged: {name} in its metadata is no {in_words(annotation)}. Restore it from a copy.")
 
 
 def _frozen(name: str, value: Any) -> Any:

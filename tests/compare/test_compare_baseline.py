@@ -48,6 +48,18 @@ def test_a_newer_or_damaged_file_is_refused() -> None:
     newer = json.dumps({**json.loads(data), "schema_version": 99}).encode()
     with pytest.raises(StoreError, match="newer longbench-sched"):
         decode_baseline(newer, "main.json")
-    for broken in (b"{", b"[]", b'{"schema_version": 1}', data.replace(b'"marks"', b'"mraks"')):
+    plain = json.loads(data)
+    first = plain["runs"][0]
+    by_hand = [
+        {**plain, "runs": []},
+        {**plain, "saved_at": 5},
+        {**plain, "history": [{**plain, "run_ids": "abc"}]},
+        *({**plain, "runs": [first | wrong]} for wrong in (
+            {"values": {"whole": {"ttft_p50": "fast"}}}, {"values": {"whole": {"ttft_p50": float("nan")}}}, {"values": None},
+            {"cell": 5}, {"ok": "x"}, {"facts": []}, {"machine": None}, {"started_at": None}, {"marks": 5}, {"block": 1.5},
+        )),
+    ]  # fmt: skip
+    broken_ones = [b"{", b"[]", b'{"schema_version": 1}', data.replace(b'"marks"', b'"mraks"'), b"[" * 100_000]
+    for broken in (*broken_ones, *(json.dumps(one).encode() for one in by_hand)):
         with pytest.raises(StoreError, match=r"main\.json is damaged"):
             decode_baseline(broken, "main.json")
