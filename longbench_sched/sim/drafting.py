@@ -59,13 +59,24 @@ def speculator_of(options: EngineOptions, target: Model, wish: Wish | None = Non
                     "acceptance lengths tell how often a draft of a chain is right, and this is a tree.\n  Give an acceptance "
                     "rate instead, or a chain (--speculative-eagle-topk 1)."
                 )
+            _check_model(method, wish)
             tree = find_speculator(method, target, replace(wish, n_drafts=steps))
             return replace(tree, verify_tokens=options.speculative_num_draft_tokens)
     return None
 
 
+def _check_model(method: str, wish: Wish) -> None:
+    """Raises UsageError for a draft model that would not be asked."""
+    if wish.draft_model is not None and method != "draft-model":
+        raise UsageError(
+            f"{method} drafts without a model of its own.\n  Leave --draft-model out, or choose a method of the engine with one "
+            '(vLLM: --speculative-config \'{"method": "draft_model", ...}\').'
+        )
+
+
 def _chain(method: str, k: int, target: Model, wish: Wish) -> Speculator:
     """A method verified as a chain of k, also where its paper draws a tree: so these engines run it."""
+    _check_model(method, wish)
     found = find_speculator(method, target, replace(wish, n_drafts=k))
     acceptance = found.acceptance
     if isinstance(acceptance, Tree):

@@ -139,10 +139,11 @@ def test_measured_acceptance_lengths_are_met() -> None:
         pytest.param("vllm", EAGLE3, Wish(lengths=((1000, 4.5),)), "1 to 4 tokens", id="more than the drafts and one"),
         pytest.param("vllm", EAGLE3, Wish(lengths=((1000, 0.5),)), "1 to 4 tokens", id="less than one"),
         pytest.param("vllm", EAGLE3, Wish(lengths=((1000, 2.0),), alpha=0.5), "Leave one", id="a rate as well"),
+        pytest.param("vllm", EAGLE3, Wish(draft_model=SMALL), "without a model of its own", id="a model that would not draft"),
         pytest.param("sglang-0.4", ("--speculative-algorithm=EAGLE",), Wish(lengths=((1, 2.0),)), "a tree", id="a tree"),
     ],
 )  # fmt: skip
-def test_lengths_that_no_drafter_can_have_are_refused(name: str, flags: tuple[str, ...], wish: Wish, said: str) -> None:
+def test_wishes_that_no_drafter_can_fulfil_are_refused(name: str, flags: tuple[str, ...], wish: Wish, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         engine(name, *flags, wish=wish)
 
