@@ -69,7 +69,7 @@ def _check_model(method: str, wish: Wish) -> None:
     """Raises UsageError for a draft model that would not be asked."""
     if wish.draft_model is not None and method != "draft-model":
         raise UsageError(
-            f"{method} drafts without a model of its own.\n  Leave --draft-model out, or choose a method of the engine with one "
+            f"{method} drafts without a model of its own.\n  Leave --draft-model out, or choose a method that has one "
             '(vLLM: --speculative-config \'{"method": "draft_model", ...}\').'
         )
 
