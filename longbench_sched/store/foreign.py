@@ -12,6 +12,7 @@ Formats as written by vLLM 0.32.0 and SGLang 0.5.23.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -50,18 +51,17 @@ class _Format:
 
 def read_foreign(path: Path) -> list[Run]:
     """The runs of a file, one a line of JSONL. Raises StoreError: missing, another format, no details."""
-    import orjson
-
     try:
         data = path.read_bytes()
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
+    # The reader of the standard library: both tools write with it, Infinity and NaN included.
     try:
         try:
-            documents = [orjson.loads(data)]
-        except orjson.JSONDecodeError:
-            documents = [orjson.loads(line) for line in data.splitlines() if line.strip()]
-    except orjson.JSONDecodeError:
+            documents = [json.loads(data)]
+        except ValueError:
+            documents = [json.loads(line) for line in data.splitlines() if line.strip()]
+    except (ValueError, RecursionError):
         documents = []
     if not documents or not all(isinstance(document, dict) for document in documents):
         raise StoreError(f"{path} is neither JSON nor JSONL. Known: vllm bench serve --save-result, SGLang bench_serving.")
@@ -83,9 +83,11 @@ def _run(document: Mapping[str, Any], where: str, name: str, digest: str) -> Run
     n = len(document["ttfts"])
     if any(len(document[key]) != n for key in _DETAILS):
         raise StoreError(f"{where} is damaged: its lists differ in length.")
-    sent_ns = form.send_ns(document, n)
-    records = [_record(document, form.tool, index, sent_ns[index]) for index in range(n)]
-    table = RecordTable.from_records(records)
+    try:
+        sent_ns = form.send_ns(document, n)
+        table = RecordTable.from_records([_record(document, form.tool, index, sent_ns[index]) for index in range(n)])
+    except (TypeError, ValueError, OverflowError, IndexError) as error:
+        raise StoreError(f"{where} is damaged: its lists hold other things than numbers ({error}).") from None
     unknown = array("q", [NONE]) * n
     ints = {**table.ints, "due_ns": unknown, "slot_ns": unknown}
     table = RecordTable(n, ints, table.texts, table.offsets, table.lists, table.marks)

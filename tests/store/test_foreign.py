@@ -123,6 +123,25 @@ def test_a_file_of_several_runs_gives_each(tmp_path: Path) -> None:
     assert [run.meta.origin["file"] for run in read_foreign(several)] == ["two.jsonl:1", "two.jsonl:2"]
 
 
+def test_a_rate_without_limit_is_read_as_the_tools_write_it(tmp_path: Path) -> None:
+    """SGLang's client writes its default, an infinite rate, as Infinity, which strict readers of JSON refuse."""
+    path = altered(SGLANG, tmp_path, request_rate=float("inf"), std_itl_ms=float("nan"))
+    assert "Infinity" in path.read_text()
+    assert run_of(path).meta.plan["lanes"][0]["process"] == "burst"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ttfts": ["x"] * 8}, {"ttfts": [None] * 8}, {"ttfts": [1e300] * 8}, {"ttfts": [float("nan")] * 8}, {"itls": [1] * 8},
+        {"output_lens": ["a"] * 8}, {"output_lens": [10**30] * 8}, {"errors": 5}, {"start_times": [1.0]}, {"start_times": ["x"] * 8},
+    ],
+)  # fmt: skip
+def test_lists_of_something_else_are_said_to_be_damaged(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match="is damaged: its lists hold other things"):
+        read_foreign(altered(VLLM, tmp_path, **changes))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
