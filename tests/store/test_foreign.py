@@ -134,7 +134,8 @@ def test_a_rate_without_limit_is_read_as_the_tools_write_it(tmp_path: Path) -> N
     "changes",
     [
         {"ttfts": ["x"] * 8}, {"ttfts": [None] * 8}, {"ttfts": [1e300] * 8}, {"ttfts": [float("nan")] * 8}, {"itls": [1] * 8},
-        {"output_lens": ["a"] * 8}, {"output_lens": [10**30] * 8}, {"errors": 5}, {"start_times": [1.0]}, {"start_times": ["x"] * 8},
+        {"output_lens": ["a"] * 8}, {"output_lens": [10**30] * 8}, {"errors": 5}, {"start_times": [1.0]},
+        {"start_times": ["x"] * 8},
     ],
 )  # fmt: skip
 def test_lists_of_something_else_are_said_to_be_damaged(tmp_path: Path, changes: dict[str, Any]) -> None:
