@@ -92,10 +92,10 @@ def check(base: Side, candidate: Side, policy: Policy, noise: Sequence[RunPoint]
         else:
             findings += _missing(cell, base, policy)
     for match in matches:
-        points = candidate.within(match.cell)
+        before, points = base.within(match.cell), candidate.within(match.cell)
         for rule in policy.rules:
             if rule.covers(match.cell, match.window):
-                finding = _on_value(rule, match, points) if rule.is_on_value else _on_change(rule, match)
+                finding = _on_value(rule, match, points) if rule.is_on_value else _on_change(rule, match, before, points)
                 findings.append(_with_floor(finding, match, noise))
     paired = bool(matches) and all(match.paired for match in matches)
     return Verdict(
@@ -148,17 +148,20 @@ def _on_value(rule: Rule, match: Match, points: Sequence[RunPoint]) -> Finding:
     return Finding(rule, match.cell, match.window, "pass" if is_within else "fail", "", value=value)
 
 
-def _on_change(rule: Rule, match: Match) -> Finding:
+def _on_change(rule: Rule, match: Match, before: Sequence[RunPoint], points: Sequence[RunPoint]) -> Finding:
     """A limit on how much worse the candidate may be; whether it fails is decided with all the others (`_decide`)."""
     delta = match.delta(rule.figure.key)
     finding = Finding(rule, match.cell, match.window, "inconclusive", "", delta)
     blocked = _blocked(match, rule)
     if blocked:
         return replace(finding, because=blocked)
-    if delta is None:
-        return replace(finding, because=f"{rule.figure.key} is 0 throughout, or was not measured")
-    if min(delta.n_base, delta.n_candidate) < max(2, rule.min_runs):
+    if delta is None and any(point.value(rule.figure.key, match.window) is None for point in (*before, *points)):
+        return replace(finding, because=f"{rule.figure.key} was not measured")
+    counted = match if delta is None else delta
+    if min(counted.n_base, counted.n_candidate) < max(2, rule.min_runs):
         return replace(finding, because=_too_few(rule))
+    if delta is None:  # 0 on both sides, as errors should be
+        return replace(finding, status="pass")
     relative, plain = worse(delta.logs, rule), worse(delta.plain, rule)
     assert plain is not None
     if _is_within(relative, relative_limit(rule)) or _is_within(plain, _absolute_limit(rule, delta)):

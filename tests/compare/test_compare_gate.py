@@ -141,6 +141,16 @@ def test_a_rule_on_what_was_not_measured_is_undecided() -> None:
     assert "not measured" in verdict.findings[0].because
 
 
+@pytest.mark.parametrize(("failed", "status"), [((0, 0), "pass"), ((0, 8), "fail"), ((8, 8), "pass")])
+def test_a_rule_on_the_change_of_errors_passes_where_there_are_none(failed: tuple[int, int], status: str) -> None:
+    policy = read_policy('[[rule]]\nmetric = "error_rate"\nabsolute = "1%"\n', "gate.toml")
+    base, candidate = (make_side(name, {"ttft_p50": [1.0] * 3}, ok=256 - n) for name, n in zip("ab", failed, strict=True))
+    (finding,) = check(base, candidate, policy).findings
+    assert finding.status == status, finding
+    (finding,) = check(base, make_side("b", {"ttft_p50": [1.0]}), policy).findings
+    assert (finding.status, finding.because) == ("inconclusive", "need >= 3 runs")
+
+
 def test_loads_without_a_partner_and_rules_without_a_load_are_named() -> None:
     policy = read_policy('[[rule]]\nmetric = "ttft_p50"\nrelative = "5%"\ncell = "other-*"\n', "gate.toml")
     verdict = verdict_of([1.0] * 5, [1.0] * 5, policy)
