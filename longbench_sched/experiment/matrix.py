@@ -33,6 +33,7 @@ from typing import Any, Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.quantity import count, rate_per_s
+from longbench_sched.target import Endpoint
 from longbench_sched.workload import strict
 from longbench_sched.workload.overrides import Overrides
 from longbench_sched.workload.strict import Table
@@ -351,7 +352,12 @@ def decode_experiment(plain: Mapping[str, Any]) -> Experiment:
     return Experiment(**{**plain, "targets": targets, "loads": loads})
 
 
-def shared_urls(targets: Sequence[TargetSpec]) -> set[str]:
-    """Base URLs that more than one target has."""
-    urls = [target.base_url for target in targets if target.base_url is not None]
-    return {url for url in urls if urls.count(url) > 1}
+def share_a_server(targets: Sequence[TargetSpec]) -> set[str]:
+    """Names of the targets that listen where another does, however the address is spelt. Raises UsageError."""
+    servers: dict[object, list[str]] = {}
+    for target in targets:
+        if target.base_url is not None:
+            end = Endpoint.parse(target.base_url)
+            host = "localhost" if end.host.lower() in ("127.0.0.1", "::1") else end.host.lower()
+            servers.setdefault((host, end.port, end.prefix), []).append(target.name)
+    return {name for names in servers.values() if len(names) > 1 for name in names}

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longbench_sched.experiment.matrix import Experiment, LoadSpec, TargetSpec, shared_urls
+from longbench_sched.experiment.matrix import Experiment, LoadSpec, TargetSpec, share_a_server
 
 _MAX_WORD = 80
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
@@ -55,7 +55,7 @@ class Cell:
 
 def make_cells(experiment: Experiment) -> list[Cell]:
     """All runs in the order in which they are made."""
-    shared = shared_urls(experiment.targets)
+    shared = share_a_server(experiment.targets)
     again = f" {experiment.content}" if experiment.content else ""
     words = _words(experiment.loads)
     cells: list[Cell] = []
@@ -63,7 +63,7 @@ def make_cells(experiment: Experiment) -> list[Cell]:
         for number, load in enumerate(experiment.loads):
             for place, target_place in enumerate(_places(experiment, block, number)):
                 target = experiment.targets[target_place]
-                apart = f" @{target.name}" if target.base_url in shared else ""
+                apart = f" @{target.name}" if target.name in shared else ""
                 cells.append(
                     Cell(
                         key=_key(experiment, target, words[number], block),

@@ -169,8 +169,17 @@ def test_a11_nor_do_those_of_two_repeats() -> None:
     assert len(set(begins)) == 32
 
 
-@pytest.mark.parametrize(("urls", "is_same"), [(("http://a:1", "http://b:1"), True), (("http://a:1", "http://a:1"), False)])
-def test_in_a_block_lengths_and_times_are_the_same_and_prompts_too_unless_a_server_is_shared(
+@pytest.mark.parametrize(
+    ("urls", "is_same"),
+    [
+        (("http://a:1", "http://b:1"), True),
+        (("http://a:1/x", "http://a:1/y"), True),
+        (("http://a:1", "http://a:1"), False),
+        (("http://a:8000", "http://A:8000/v1/"), False),
+        (("http://localhost:8000", "http://127.0.0.1:8000"), False),
+    ],
+)
+def test_a11_in_a_block_lengths_and_times_are_the_same_and_prompts_too_unless_a_server_is_shared(
     urls: tuple[str, str], is_same: bool
 ) -> None:
     targets = (target("a", urls[0]), target("b", urls[1]))
