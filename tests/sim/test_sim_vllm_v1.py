@@ -134,6 +134,7 @@ def test_defaults_go_by_entry_point_and_mode_too(gpu: str, flags: dict, tokens: 
         ({"enable_chunked_prefill": False, "max_num_batched_tokens": 2048}, "could never run"),
         ({"speculative_method": "wizard", "num_speculative_tokens": 2}, "wizard"),
         ({"release": "0.1.0"}, "Known: 0.33.0"),
+        ({"max_num_scheduled_tokens": 9000}, r"max_num_scheduled_tokens \(9000\) is above max_num_batched_tokens \(8192\)"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(flags: dict, message: str) -> None:

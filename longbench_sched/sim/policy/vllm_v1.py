@@ -113,6 +113,11 @@ class VllmV1Options:
                 f"max_num_batched_tokens ({budget}) is below max_model_len ({context}) and chunked prefill is off: such a "
                 "prompt could never run. Raise --max-num-batched-tokens, or leave --enable-chunked-prefill on."
             )
+        if (self.max_num_scheduled_tokens or 0) > budget:
+            raise UsageError(
+                f"max_num_scheduled_tokens ({self.max_num_scheduled_tokens}) is above max_num_batched_tokens ({budget}), which "
+                "a step has room for. Raise the one or lower the other."
+            )
         return replace(
             self,
             max_num_batched_tokens=budget,
