@@ -189,6 +189,12 @@ def checked(experiment: Experiment) -> Experiment:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise UsageError(f"{what}: there are two named {twice[0]!r}. Give each its own name or values.")
+    for target in experiment.targets:
+        if target.base_url is not None and Endpoint.parse(target.base_url).userinfo is not None:
+            raise UsageError(
+                f"target {target.name}: its address holds a password, and an experiment is stored to be resumed from. "
+                "Leave it out, and give --header 'Authorization: Basic ...', which is not stored."
+            )
     if experiment.n_cells > MAX_CELLS:
         raise UsageError(f"{experiment.n_cells} runs are more than {MAX_CELLS}. Take fewer targets, loads or repeats.")
     return experiment

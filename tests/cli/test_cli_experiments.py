@@ -318,6 +318,11 @@ def test_a_target_that_cannot_be_reached_costs_only_its_own_cells(
         (["WORKLOAD", "--target", "a=embedded,engine=vllm", "--time-scale", "5"], "--time-scale: --target says which"),
         (["WORKLOAD", "--target", "a=http://x,engine=vllm", "--api-key-env", "KEY"], "--api-key-env: --target says which"),
         (["--resume", "latest", "--num-runs", "9"], "--num-runs: --resume goes on as the experiment began"),
+        (["WORKLOAD", "--target", "a=http://me:hunter2@x,engine=vllm"], "target a: its address holds a password"),
+        (
+            ["WORKLOAD", "--num-runs", "2", "--engine", "vllm", "--base-url", "http://me:hunter2@x"],
+            "its address holds a password",
+        ),
         (["WORKLOAD", "--resume", "latest"], "the workload: --resume goes on"),
         (
             ["WORKLOAD", "--target", "a=simulated,engine=vllm", "--target", "b=simulated,engine=vllm,set.block_size=x"],
@@ -333,5 +338,8 @@ def test_what_cannot_be_run_is_said_before_anything_is_sent(
 ) -> None:
     words = [workload if word == "WORKLOAD" else word for word in words]
     assert main(["run", *words, "--output-dir", str(tmp_path / "r")]) == 2
-    assert message in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "hunter2" not in printed
     assert runs_of(tmp_path / "r") == []
+    assert not list(tmp_path.rglob("*.jsonl"))
