@@ -27,7 +27,14 @@ _QUEUES = frozenset({"max_num_queued_reqs", "max_num_queued_tokens", "max_queued
 # Every engine has one name for these; those who come from another know the others. Short: -tp, -pp.
 _SPELLINGS = (("tensor_parallel_size", "tp_size", "tp"), ("pipeline_parallel_size", "pp_size", "pp"))
 _SHORT = ("-tp", "-pp")
-_FROM_ZERO = _QUEUES | {"dynamic_chunking_smooth_factor"}
+# What does the same in another engine; named, not taken, since the values are not always the same ones.
+_COUNTERPARTS = (
+    ("max_num_batched_tokens", "chunked_prefill_size", "max_num_tokens"),
+    ("max_num_seqs", "max_running_requests", "max_batch_size"),
+    ("max_model_len", "context_length", "max_seq_len"),
+    ("gpu_memory_utilization", "mem_fraction_static", "kv_cache_free_gpu_memory_fraction"),
+)
+_FROM_ZERO = _QUEUES | {"dynamic_chunking_smooth_factor", "priority_scheduling_preemption_threshold", "batch_timeout_s"}
 _TRUE, _FALSE = frozenset({"1", "true", "on", "yes"}), frozenset({"0", "false", "off", "no"})
 
 
@@ -61,7 +68,7 @@ def read_flags(engine: str, words: Sequence[str]) -> EngineOptions:
             lacks: Mapping[str, str] = getattr(options, "lacks", {})
             if why := lacks.get(name) or lacks.get(negated):
                 raise UsageError(f"{word.partition('=')[0]}: {why}")
-            near = get_close_matches(name, kinds, n=1)
+            near = _counterparts(name, kinds) or get_close_matches(name, kinds, n=1)
             hint = f" Did you mean --{near[0].replace('_', '-')}?" if near else ""
             known = ", ".join(f"--{key.replace('_', '-')}" for key in kinds)
             raise UsageError(
@@ -84,6 +91,11 @@ def _own_name(name: str, known: Collection[str]) -> str:
     """The engine's own spelling of a parallel size."""
     names = next((names for names in _SPELLINGS if name in names), ())
     return next((one for one in names if one in known), name)
+
+
+def _counterparts(name: str, known: Collection[str]) -> list[str]:
+    """What the flag of another engine is called here."""
+    return [one for names in _COUNTERPARTS if name in names for one in names if one in known]
 
 
 def _choices(owner: type[EngineOptions], name: str) -> tuple[str, ...]:

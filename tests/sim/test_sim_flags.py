@@ -42,6 +42,12 @@ from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
         ("sglang-0.4", ["--schedule-policy", "fcfs"], Sglang042Options(schedule_policy="fcfs")),
         ("sglang", ["--speculative-algorithm=EAGLE3"], SglangOptions(speculative_algorithm="EAGLE3")),
         ("static", ["--batch-size", "8"], StaticOptions(8)),
+        ("static", ["--batch-size=8", "--batch-timeout-s=0"], StaticOptions(8, 0.0)),
+        (
+            "sglang",
+            ["--priority-scheduling-preemption-threshold", "0"],
+            SglangOptions(priority_scheduling_preemption_threshold=0),
+        ),
         ("orca", ["--max-batch-size=16"], OrcaOptions(16)),
         ("sarathi", ["--batching", "decode-maximal"], SarathiOptions(batching="decode-maximal")),
         ("fastgen", [], FastgenOptions()),
@@ -63,7 +69,13 @@ def test_flags_become_options(engine: str, words: list[str], options: object) ->
     [
         ("vlm", [], "does not play 'vlm'"),
         ("vllm", ["--max-num-batched-token", "1"], "Did you mean --max-num-batched-tokens"),
-        ("vllm", ["--chunked-prefill-size", "1"], "not a flag that the embedded vllm knows"),
+        (
+            "vllm",
+            ["--chunked-prefill-size", "1"],
+            "not a flag that the embedded vllm knows. Did you mean --max-num-batched-tokens",
+        ),
+        ("sglang", ["--max-num-batched-tokens", "1"], "Did you mean --chunked-prefill-size"),
+        ("trtllm", ["--max-num-seqs", "1"], "Did you mean --max-batch-size"),
         ("vllm", ["--max-num-seqs"], "needs a value"),
         ("vllm", ["--max-num-batched-tokens=-1"], "--max-num-batched-tokens=-1: -1 is too small"),
         ("vllm", ["--max-num-seqs", "0"], "0 is too small"),
