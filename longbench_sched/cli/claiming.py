@@ -11,7 +11,8 @@ from longbench_sched.cli import output
 from longbench_sched.cli.engine_flags import one_of
 from longbench_sched.cli.exports import STDOUT, Export
 from longbench_sched.errors import UsageError
-from longbench_sched.experiment.claims import Answered, Claim, Grid, answer_claim, choose
+from longbench_sched.experiment.claims import Answered, Claim, Grid, choose
+from longbench_sched.experiment.claims_answered import answer_claim
 from longbench_sched.experiment.tables import TABLES
 from longbench_sched.report import markdown
 from longbench_sched.report.claims import build_claims_page, render_grids, render_json, render_lines

@@ -1,14 +1,14 @@
-"""Published claims about long-context scheduling, each with the experiment that answers it.
+"""Published claims about long-context scheduling, and what an answer to one is.
 
-The statements, their numbers and what is right or wrong in them are data (`claims.json`, in our words). An experiment simulates
-or computes what can be, and gives an `Answer`: what was published, what the model predicts without having seen it, what it
-gives after a fit where there is one, and a verdict.
+The statements, their numbers and what is right or wrong in them are data (`claims.json`, in our words). The experiment of a
+claim (`claims_answered.py`) simulates or computes what can be, and gives an `Answer`: what was published, what the model predicts
+without having seen it, what it gives after a fit where there is one, and a verdict.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
@@ -92,16 +92,6 @@ def load_claims() -> Mapping[str, Claim]:
     return {row["id"]: Claim(**row) for row in json.loads(text)["claims"]}
 
 
-def experiments() -> Mapping[str, Callable[[Claim], Answer]]:
-    """The experiment of each claim. Imported here: nobody who only reads the claims needs an engine."""
-    from longbench_sched.experiment.claims_benchmark import EXPERIMENTS as BENCHMARK
-    from longbench_sched.experiment.claims_parallel import EXPERIMENTS as PARALLEL
-    from longbench_sched.experiment.claims_scheduling import EXPERIMENTS as SCHEDULING
-    from longbench_sched.experiment.claims_speculation import EXPERIMENTS as SPECULATION
-
-    return {**SCHEDULING, **BENCHMARK, **PARALLEL, **SPECULATION}
-
-
 def choose(ids: Sequence[str]) -> list[Claim]:
     """These claims, or all. Raises UsageError for an id that is none."""
     known = load_claims()
@@ -110,8 +100,3 @@ def choose(ids: Sequence[str]) -> list[Claim]:
         if one not in known:
             raise UsageError(f"no claim {one!r}. Known: {next(iter(known))} to {list(known)[-1]}.")
     return [known[one] for one in dict.fromkeys(wanted)] if wanted else list(known.values())
-
-
-def answer_claim(claim: Claim) -> Answered:
-    """Run the experiment of a claim."""
-    return Answered(claim, experiments()[claim.id](claim))

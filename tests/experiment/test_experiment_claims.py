@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from longbench_sched.errors import UsageError
-from longbench_sched.experiment.claims import FINDINGS, Answered, Grid, answer_claim, choose, experiments, load_claims
+from longbench_sched.experiment.claims import FINDINGS, Answered, Grid, choose, load_claims
+from longbench_sched.experiment.claims_answered import EXPERIMENTS, answer_claim
 from longbench_sched.experiment.claims_benchmark import ARRIVALS, Figures, Row, benchmark_rows, sensitivity
 from longbench_sched.experiment.claims_scheduling import counted_waste, wasted_share
 from longbench_sched.experiment.tables import TABLES
@@ -36,7 +37,7 @@ def everything() -> list[Answered]:
 
 def test_every_claim_has_an_experiment_and_every_experiment_a_claim() -> None:
     assert list(load_claims()) == [f"C{number:02}" for number in range(1, 25)]
-    assert set(experiments()) == set(load_claims())
+    assert set(EXPERIMENTS) == set(load_claims())
     for claim in load_claims().values():
         assert claim.claim
         assert claim.source
