@@ -1,8 +1,8 @@
 """Published claims about long-context scheduling, and what an answer to one is.
 
 The statements, their numbers and what is right or wrong in them are data (`claims.json`, in our words). The experiment of a
-claim (`claims_answered.py`) simulates or computes what can be, and gives an `Answer`: what was published, what the model predicts
-without having seen it, what it gives after a fit where there is one, and a verdict.
+claim (`claims_answered.py`) simulates or computes what can be, and gives an `Answer`: what was published, what the model
+predicts without having seen it, what it gives after a fit where there is one, and a verdict.
 """
 
 from __future__ import annotations
