@@ -6,6 +6,7 @@ Basic credentials and are masked wherever the URL is shown or stored.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,7 @@ Api = Literal["completions", "chat", "generate"]
 CountMode = Literal["full", "final"]
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+_PATH_OF_A_REQUEST = re.compile(r"/(v1/(chat/)?completions|v1/models|generate)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,12 @@ class Endpoint:
         if parts.query or parts.fragment or any(c in base_url for c in "\r\n\t "):
             raise UsageError(f"--base-url {mask_url(base_url)!r} has a query, a fragment or white space; leave them out.")
         prefix = parts.path.rstrip("/")
+        if found := _PATH_OF_A_REQUEST.search(prefix):
+            shorter = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{prefix[: found.start()]}"
+            raise UsageError(
+                f"--base-url {mask_url(base_url)!r} is where one kind of request goes. Give what stands before it: {shorter}; "
+                "--api says which kind is sent."
+            )
         prefix = prefix.removesuffix("/v1").rstrip("/")
         userinfo = None
         if parts.username is not None:

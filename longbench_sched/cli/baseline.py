@@ -84,10 +84,15 @@ def list_(results: _Folder = "results") -> int:
     for path in found:
         kept = decode_baseline(path.read_bytes(), str(path))
         cells = ", ".join(dict.fromkeys(point.cell for point in kept.points))
-        machine = f"{kept.entry.machine.get('cpu') or 'unknown CPU'} x {kept.entry.machine.get('cores') or '?'}"
+        cpu, cores = kept.entry.machine.get("cpu"), kept.entry.machine.get("cores")
+        machine = (
+            "simulated"
+            if all(point.simulated for point in kept.points) and not cpu
+            else f"measured from {cpu or 'unknown CPU'} x {cores or '?'}"
+        )
         output.emit(f"{clean(kept.name)}  {len(kept.points)} runs of {clean(cells)} · saved {clean(kept.entry.saved_at[:10])}")
         output.emit(f"  {clean(kept.entry.reason, 300)}")
-        output.emit(f"  measured from {clean(machine)}" + (f" · {len(kept.history)} before it" if kept.history else ""))
+        output.emit(f"  {clean(machine)}" + (f" · {len(kept.history)} before it" if kept.history else ""))
     return EXIT_OK
 
 

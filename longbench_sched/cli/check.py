@@ -65,6 +65,7 @@ def check(
     from longbench_sched.report import VERDICT_FORMATS
     from longbench_sched.report.verdict import build_verdict
     from longbench_sched.slo import Slo
+    from longbench_sched.store.baselines import known_text
 
     if noise_floor is not None and measure_noise is not None:
         raise UsageError("--noise-floor reads runs and --measure-noise makes them. Give one of the two.")
@@ -76,7 +77,12 @@ def check(
             raise StoreError(f"--policy {policy}: cannot be read ({getattr(error, 'strerror', None) or error}).") from None
     folder, slo = Path(results), Slo.parse(goodput) if goodput else None
     with open_exports(export or [], VERDICT_FORMATS) as exports:
-        base, new = (select_side(name, folder, slo, with_curves=shows_curves(exports)) for name in (baseline, candidate))
+        curves = shows_curves(exports)
+        try:
+            base = select_side(baseline, folder, slo, with_curves=curves)
+        except StoreError as error:
+            raise StoreError(f"{error}\n  {known_text(folder)}") from None
+        new = select_side(candidate, folder, slo, with_curves=curves)
         floor: tuple[RunPoint, ...] = ()
         if noise_floor is not None:
             floor = select_side(noise_floor, folder, slo).points

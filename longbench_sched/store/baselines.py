@@ -32,6 +32,14 @@ def list_baselines(folder: Path) -> list[Path]:
     return sorted((folder / FOLDER).glob(f"*{ENDING}"))
 
 
+def known_text(folder: Path) -> str:
+    """Which baselines there are, for an error that missed one."""
+    names = [found.stem for found in list_baselines(folder)]
+    if not names:
+        return "There is no baseline yet: `baseline save NAME RUN... --reason ...` makes one."
+    return f"Known baselines: {', '.join(names)}."
+
+
 def read_baseline(name: str, folder: Path) -> tuple[bytes, str]:
     """The content of a baseline, and how errors name its file. Raises StoreError that lists the others."""
     path = baseline_path(name, folder)
@@ -41,8 +49,7 @@ def read_baseline(name: str, folder: Path) -> tuple[bytes, str]:
         names = [found.stem for found in list_baselines(folder)]
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]}? " if near else ""
-        known = f"Known: {', '.join(names)}." if names else "There is none yet: `baseline save NAME RUN...` makes one."
-        raise StoreError(f"no baseline {name!r} in {path.parent}. {hint}{known}") from None
+        raise StoreError(f"no baseline {name!r} in {path.parent}. {hint}{known_text(folder)}") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
 

@@ -8,7 +8,7 @@ from longbench_sched.errors import StoreError
 from longbench_sched.run import RunMeta
 from longbench_sched.store import journal
 from longbench_sched.store.footer import decode_meta
-from longbench_sched.store.opened import open_for_arrow
+from longbench_sched.store.opened import open_for_arrow, remedy
 from longbench_sched.store.schema import FOOTER_KEY
 
 
@@ -25,7 +25,7 @@ def read_meta(path: Path) -> RunMeta:
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file.") from None
     except (OSError, pa.ArrowException):
-        raise StoreError(f"{path} is not a readable Parquet file. Restore it from a copy.") from None
+        raise StoreError(f"{path} is not a readable Parquet file. {remedy(path)}") from None
     if FOOTER_KEY not in stored:
         raise StoreError(f"{path} is a Parquet file, but not a run of longbench-sched.")
     return decode_meta(stored[FOOTER_KEY], str(path))

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from longbench_sched.store.schema import ENDING
+
 
 def open_for_arrow(path: Path) -> AbstractContextManager[Any]:
     """Open a file as Arrow's own. Raises OSError.
@@ -17,6 +19,13 @@ def open_for_arrow(path: Path) -> AbstractContextManager[Any]:
     import pyarrow as pa
 
     return pa.OSFile(os.fspath(path)) if _is_utf_8(path) else path.open("rb")
+
+
+def remedy(path: Path) -> str:
+    """What to do about a file that Arrow cannot read."""
+    if path.suffix == ENDING:
+        return "Restore it from a copy."
+    return f"A stored run ends in {ENDING}: give its path, or the run's id."
 
 
 def _is_utf_8(path: Path) -> bool:

@@ -19,7 +19,7 @@ from longbench_sched.record import UNKNOWN_TOKENS
 from longbench_sched.run import INT_COLUMNS, LIST_COLUMNS, NONE, TEXT_COLUMNS, RecordTable, Run
 from longbench_sched.store.atomic import write_atomically
 from longbench_sched.store.footer import decode_meta, encode_meta
-from longbench_sched.store.opened import open_for_arrow
+from longbench_sched.store.opened import open_for_arrow, remedy
 from longbench_sched.store.schema import COLUMNS, FOOTER_KEY, arrow_schema
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def read_run(path: Path, *, with_lateness: bool = True) -> Run:
     except PermissionError:
         raise StoreError(f"{path} cannot be read: permission denied.") from None
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise StoreError(f"{path} is not a readable Parquet file ({_first_line(error)}). Restore it from a copy.") from None
+        raise StoreError(f"{path} is not a readable Parquet file ({_first_line(error)}). {remedy(path)}") from None
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:

@@ -142,7 +142,9 @@ def test_a_baseline_is_saved_listed_used_and_replaced(results: Path, capsys: pyt
     assert said(["baseline", "promote", "main", "chunked", "--reason", "accepted"], results, capsys)[0] == 0
     assert said(["check", "chunked", "--baseline", "main"], results, capsys)[0] == 0
     code, text = said(["baseline", "list"], results, capsys)
-    assert (code, "accepted" in text, "1 before it" in text) == (0, True, True)
+    assert (code, "accepted" in text, "simulated · 1 before it" in text) == (0, True, True)
+    assert main(["check", "chunked", "--baseline", "trunk", "--output-dir", str(results)]) == 2
+    assert "Known baselines: main." in capsys.readouterr().err
     for wrong in (["promote", "nope"], ["save", "../x"]):
         assert said(["baseline", *wrong, "whole", "--reason", "x"], results, capsys)[0] == 2
 

@@ -43,6 +43,12 @@ def test_the_first_listed_model_is_measured_if_none_is_named() -> None:
     assert all(request.method == "GET" for request in server.requests)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions/", "/v1/models", "/generate"])
+def test_the_path_of_a_request_is_no_base_url(path: str) -> None:
+    with pytest.raises(UsageError, match=r"Give what stands before it: http://gpu7:8000/llm;"):
+        Endpoint.parse(f"http://gpu7:8000/llm{path}")
+
+
 def test_the_base_url_may_have_a_prefix_and_v1_and_the_key_is_sent() -> None:
     table = {"GET /gate/v1/models": models("tiny")}
     with ScriptedServer(answers(table)) as server:

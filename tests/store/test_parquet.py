@@ -287,6 +287,9 @@ class TestErrors:
         (tmp_path / "x.parquet").write_text("hello, this is no table")
         with pytest.raises(StoreError, match="not a readable Parquet file"):
             read_run(tmp_path / "x.parquet")
+        (tmp_path / "x.csv").write_text("hello, this is no table")
+        with pytest.raises(StoreError, match=r"A stored run ends in .parquet"):
+            read_run(tmp_path / "x.csv")
 
     @pytest.mark.parametrize("keep", [0, 3, 100, 2_000, -1])
     def test_a_file_that_was_cut(self, tmp_path: Path, keep: int) -> None:
