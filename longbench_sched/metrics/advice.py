@@ -465,11 +465,12 @@ def _queueing(summary: Summary) -> Seen | None:
 def _bimodal(summary: Summary) -> Seen | None:
     for name in ("ttft", "e2e", "tpot"):
         stat = _best(summary).stats[name]
-        if stat.hint and stat.p50 is not None and stat.max is not None:
+        if stat.hint and stat.min is not None and stat.p50 is not None and stat.max is not None:
             return (
-                f"{name.upper()} has two modes: {stat.hint} (p50 {_time(stat.p50)}, max {_time(stat.max)}).",
+                f"{name.upper()} has two modes: {stat.hint} "
+                f"(min {_time(stat.min)}, p50 {_time(stat.p50)}, max {_time(stat.max)}).",
                 "Two kinds of requests are mixed: cold starts, cache hits, preemptions, or two lengths.",
-                "Look at the rows on either side before quoting a mean.",
+                "Look at the requests of each kind before quoting a mean.",
             )
     return None
 

@@ -149,7 +149,8 @@ def engine_texts(summary: Summary) -> list[str]:
     texts += settings_texts(facts)
     cache = summary.facts.get("cache")
     if isinstance(cache, Mapping) and cache.get("share") is not None:
-        texts.append(f"{percent_text(cache['share'])} of prompts cached")
+        share = cache["share"]
+        texts.append(f"{f'under{TIE}0.01{TIE}%' if 0 < share < 0.0001 else percent_text(share)} of prompts cached")
     return texts
 
 

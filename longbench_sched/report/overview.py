@@ -74,11 +74,13 @@ def table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
         columns.append(Column("ok", "right", 0))
         figures.append([f"{summary.outcomes.ok}/{summary.outcomes.attempted}" for summary in summaries])
     rows = [(*head, *(column[place] for column in figures)) for place, head in enumerate(heads)]
-    if any(summary.steady is None for summary in summaries):
-        whole = sum(summary.steady is None for summary in summaries)
-        notes.append(f"over the steady window; over the whole run in {whole} runs that have none")
-    else:
+    whole = sum(summary.steady is None for summary in summaries)
+    if not whole:
         notes.append("over each run's steady window")
+    elif whole == len(summaries):
+        notes.append("over the whole run: none has a steady window")
+    else:
+        notes.append(f"over the steady window; over the whole run in {whole} of {len(summaries)} that have none")
     return Table(f"{len(summaries)} runs", tuple(columns), tuple(rows), tuple(notes))
 
 

@@ -34,6 +34,7 @@ _SHORT = {
     "success_rate": "success",
 }
 WORSE_LIMIT = 1.2  # of a ratio, from which on a step of a sweep is named
+LONG_FACT = 60  # characters; what is shorter stays on one line
 
 
 def build_comparison(comparison: Comparison, limit: float = WORSE_LIMIT) -> Page:
@@ -111,9 +112,10 @@ def fact_lines(facts: Sequence[FactDifference]) -> list[Line]:
 
 
 def _fact_text(fact: FactDifference) -> str:
-    """`token budget 8192 / 32768`; `?` for what is not told. Not broken over lines."""
+    """`token budget 8192 / 32768`; `?` for what is not told. Lines break after a slash, and that only in a long one."""
     values = (clean(value, 30) if value != UNKNOWN else "?" for value in fact.values)
-    return f"{clean(fact.name, 40).replace('_', ' ')} {' / '.join(values)}".replace(" ", TIE)
+    text = f"{clean(fact.name, 40).replace('_', ' ')} {' / '.join(values)}".replace(" ", TIE)
+    return text if len(text) <= LONG_FACT else text.replace(f"/{TIE}", "/ ")
 
 
 def _notice(disparity: Disparity) -> Notice:
@@ -294,7 +296,7 @@ def _frontier_table(frontier: Frontier) -> Table:
         rows.append(tuple(cells))
     columns = [_LEFT, *(Column(figure_title(figure)) for figure in figures)]
     if has_gpus:
-        columns += [Column("GPUs"), Column("tok/s/GPU")]
+        columns += [Column("GPUs", "right", 1), Column("tok/s/GPU")]
     if has_dollars:
         columns.append(Column("tok/$"))
     title = f"Trade-off, {clean(frontier.cell, 60)}" + (

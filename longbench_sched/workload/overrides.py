@@ -16,7 +16,7 @@ from longbench_sched.slo import Slo
 from longbench_sched.workload import strict
 from longbench_sched.workload.arrivals import Burst, Constant, Gamma, Poisson, RateStage
 from longbench_sched.workload.lengths import parse_lengths
-from longbench_sched.workload.shape import ClosedLoad, ConcurrencyStage, LaneSpec, OpenLoad, Workload
+from longbench_sched.workload.shape import ONLY_LANE, ClosedLoad, ConcurrencyStage, LaneSpec, OpenLoad, Workload
 
 MAX_CV = 10.0
 MIN_CV = 1e-3
@@ -127,19 +127,28 @@ def _change(
 
 def _close_loop(lane: LaneSpec, concurrency: int, notes: list[str]) -> LaneSpec:
     if isinstance(lane.load, OpenLoad):
-        notes.append(f"--concurrency {concurrency} made the open loop of {lane.name} a closed one")
+        notes.append(f"--concurrency {concurrency} made the open loop{_of(lane)} a closed one")
     elif len(lane.load.stages) > 1:
-        notes.append(f"--concurrency {concurrency} replaced the ramp of {lane.name}")
+        notes.append(f"--concurrency {concurrency} replaced the ramp{_of(lane)}")
         lane = _keep_length(lane)
     return replace(lane, load=ClosedLoad((ConcurrencyStage(concurrency),)), max_requests=None)
+
+
+def _of(lane: LaneSpec) -> str:
+    """` of prefill`; nothing for the only lane of a workload without names, which nobody has named."""
+    return "" if lane.name == ONLY_LANE else f" of {lane.name}"
+
+
+def _who(lane: LaneSpec) -> str:
+    return "the workload" if lane.name == ONLY_LANE else lane.name
 
 
 def _open_loop(lane: LaneSpec, o: Overrides, notes: list[str]) -> LaneSpec:
     assert o.request_rate is not None
     if isinstance(lane.load, ClosedLoad):
-        notes.append(f"--request-rate {o.request_rate} made the closed loop of {lane.name} an open one")
+        notes.append(f"--request-rate {o.request_rate} made the closed loop{_of(lane)} an open one")
     elif len(lane.load.stages) > 1:
-        notes.append(f"--request-rate {o.request_rate} replaced the ramp of {lane.name}")
+        notes.append(f"--request-rate {o.request_rate} replaced the ramp{_of(lane)}")
     lane = _keep_length(lane)
     cap = lane.load.max_in_flight if isinstance(lane.load, OpenLoad) else None
     if str(o.request_rate).strip().lower() in ("inf", "infinity"):
@@ -162,7 +171,9 @@ def _keep_length(lane: LaneSpec) -> LaneSpec:
 
 def _spread(lane: LaneSpec, o: Overrides, flag: str) -> LaneSpec:
     if not isinstance(lane.load, OpenLoad) or isinstance(lane.load.process, Burst):
-        raise UsageError(f"{flag} spreads the arrivals of an open loop, which {lane.name} is not. Give --request-rate as well.")
+        raise UsageError(
+            f"{flag} spreads the arrivals of an open loop, and {_who(lane)} is a closed one. Give --request-rate as well."
+        )
     if o.cv is not None:
         cv = strict.number(0, is_open=False)(o.cv, "--cv")
     else:
@@ -180,7 +191,7 @@ def _spread(lane: LaneSpec, o: Overrides, flag: str) -> LaneSpec:
 def _cap(lane: LaneSpec, cap: int) -> LaneSpec:
     if isinstance(lane.load, ClosedLoad):
         raise UsageError(
-            f"--max-concurrency caps an open loop, and {lane.name} is a closed one with {lane.load.concurrency} in flight. "
+            f"--max-concurrency caps an open loop, and {_who(lane)} is a closed one with {lane.load.concurrency} in flight. "
             "Use --concurrency, or give --request-rate as well (inf = all at once)."
         )
     return replace(lane, load=replace(lane.load, max_in_flight=cap))
@@ -188,7 +199,7 @@ def _cap(lane: LaneSpec, cap: int) -> LaneSpec:
 
 def _limit(lane: LaneSpec, number: int, has_duration: bool, notes: list[str]) -> LaneSpec:
     if lane.duration_s is not None and lane.requests is None and not has_duration:
-        notes.append(f"--num-prompts {number} replaced the duration of {lane.name}, {lane.duration_s:g} s")
+        notes.append(f"--num-prompts {number} replaced the duration{_of(lane)}, {lane.duration_s:g} s")
         return replace(lane, requests=number, duration_s=None)
     return replace(lane, requests=number)
 

@@ -13,6 +13,7 @@ from longbench_sched.slo import Slo
 from longbench_sched.workload.arrivals import ArrivalProcess, Burst, Gamma, RateStage
 from longbench_sched.workload.lengths import Lengths
 
+ONLY_LANE = "main"  # of a workload that names no lanes
 DEFAULT_IDS = (1000, 8000)  # see `prompt.IdWriter` for why
 
 

@@ -27,7 +27,16 @@ from longbench_sched.workload.arrivals import ArrivalProcess, Burst, Constant, G
 from longbench_sched.workload.lengths import read_lengths
 from longbench_sched.workload.overrides import MAX_CV, MIN_CV, Overrides, apply
 from longbench_sched.workload.prompt import SOURCES
-from longbench_sched.workload.shape import DEFAULT_IDS, ClosedLoad, ConcurrencyStage, LaneSpec, Load, OpenLoad, Workload
+from longbench_sched.workload.shape import (
+    DEFAULT_IDS,
+    ONLY_LANE,
+    ClosedLoad,
+    ConcurrencyStage,
+    LaneSpec,
+    Load,
+    OpenLoad,
+    Workload,
+)
 from longbench_sched.workload.strict import Table
 
 MAX_BYTES = 1 << 20
@@ -97,7 +106,7 @@ def _read(table: Table, name: str, folder: Path) -> Workload:
         table.close(_IN_LANE)
         lanes = tuple(_read_lane(lane, shared_s) for lane in lane_tables)
     else:
-        lanes = (_read_lane(table, None, name="main"),)
+        lanes = (_read_lane(table, None, name=ONLY_LANE),)
     names = [lane.name for lane in lanes]
     if len(set(names)) != len(names):
         raise UsageError(f"lane: two lanes are named {next(n for n in names if names.count(n) > 1)!r}. Give each its own name.")

@@ -150,3 +150,11 @@ class TestEngine:
         assert text.startswith("30k-500-c64 on vllm (simulated, clock x6)\n")
         assert "embedded engine, late p99 1.5 ms" in text  # 0.25 ms as measured, times 6
         assert "sends late p99 0.60 ms" in text  # 0.1 ms as measured, times 6
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, "0 %"), (2.6e-7, "under 0.01 %"), (0.0001, "0.0100 %"), (0.5, "50.0 %")], ids=str
+)
+def test_a_token_in_the_cache_is_no_figure_of_seven_digits(share: float, text: str) -> None:
+    summary = handmade.make_summary(facts={"cache": {"share": share}})
+    assert plain(headline.engine_texts(summary)).endswith(f"{text} of prompts cached")

@@ -70,3 +70,11 @@ def test_more_runs_than_fit_are_named_where_there_is_no_cell() -> None:
 def test_a_figure_that_a_run_lacks_is_a_dash() -> None:
     bare = replace(run({"x": "1"}), whole=Section("whole", 0, 9, {}, {}))
     assert set(overview.table(["a"], [bare]).rows[0][1:]) == {"-"}
+
+
+def test_the_note_says_over_which_part_the_figures_are() -> None:
+    none, one = run({"chunk": "2k"}), run({"chunk": "8k"})
+    steady = replace(one, steady=one.whole)
+    assert overview.table(["a", "b"], [none, none]).notes[-1] == "over the whole run: none has a steady window"
+    assert overview.table(["a", "b"], [none, steady]).notes[-1].endswith("over the whole run in 1 of 2 that have none")
+    assert overview.table(["a", "b"], [steady, steady]).notes[-1] == "over each run's steady window"

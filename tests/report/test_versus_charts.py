@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from longbench_sched.compare.comparison import Comparison, Side, compare
+from longbench_sched.compare.difference import FactDifference
 from longbench_sched.compare.gate import check
 from longbench_sched.compare.policy import read_policy
 from longbench_sched.metrics.curves import ECDFS, Ecdf
 from longbench_sched.report import html
 from longbench_sched.report.charts import Chart
 from longbench_sched.report.verdict import build_verdict
-from longbench_sched.report.versus import build_comparison
+from longbench_sched.report.versus import build_comparison, fact_lines
 from longbench_sched.report.versus_charts import comparison_charts, mean_ecdf, verdict_charts
 from tests.compare.handmade_points import around, make_side
 
@@ -125,3 +126,11 @@ def test_every_chart_of_simulated_runs_says_so_and_names_of_sides_are_words_alon
     text = html.render(build_comparison(compared))
     assert "<script" not in text
     assert "\x1b" not in text
+
+
+def test_a_long_list_of_what_differs_breaks_after_a_slash_alone() -> None:
+    fact = FactDifference("kv_tokens", ("2122531", "2169717", "1448821", "2122531", "2126496", "2102592"))
+    (line,) = fact_lines([fact])
+    assert line.text.replace("\u00a0", "_").split(" ")[1:] == ["2169717_/", "1448821_/", "2122531_/", "2126496_/", "2102592"]
+    (short,) = fact_lines([FactDifference("token_budget", ("8192", "32768"))])
+    assert " " not in short.text

@@ -55,21 +55,21 @@ def test_concurrency_replaces_concurrency() -> None:
 def test_concurrency_closes_an_open_loop_and_says_so() -> None:
     workload = changed(OPEN, concurrency=16)
     assert workload.lanes[0].load == ClosedLoad((ConcurrencyStage(16),))
-    assert workload.notes == ("--concurrency 16 made the open loop of main a closed one",)
+    assert workload.notes == ("--concurrency 16 made the open loop a closed one",)
 
 
 def test_concurrency_over_a_ramp_keeps_its_length() -> None:
     workload = changed(RAMP, concurrency=16)
     assert workload.lanes[0].load == ClosedLoad((ConcurrencyStage(16),))
     assert workload.lanes[0].duration_s == 30.0
-    assert workload.notes == ("--concurrency 16 replaced the ramp of main",)
+    assert workload.notes == ("--concurrency 16 replaced the ramp",)
 
 
 def test_a_rate_opens_a_closed_loop_and_says_so() -> None:
     workload = changed(CLOSED, request_rate="30/min")
     assert workload.lanes[0].load == OpenLoad(Poisson(), (RateStage(0.5),))
     assert workload.lanes[0].requests == 9
-    assert workload.notes == ("--request-rate 30/min made the closed loop of main an open one",)
+    assert workload.notes == ("--request-rate 30/min made the closed loop an open one",)
 
 
 def test_a_rate_keeps_the_process_and_the_cap_of_an_open_loop() -> None:
@@ -100,7 +100,7 @@ def test_c13_burstiness_and_cv_spread_the_arrivals(flags: dict[str, float], proc
 def test_a_number_of_prompts_replaces_a_duration_and_says_so() -> None:
     workload = changed(OPEN, num_prompts=5)
     assert (workload.lanes[0].requests, workload.lanes[0].duration_s) == (5, None)
-    assert workload.notes == ("--num-prompts 5 replaced the duration of main, 30 s",)
+    assert workload.notes == ("--num-prompts 5 replaced the duration, 30 s",)
 
 
 def test_a_duration_replaces_a_number_of_requests() -> None:
@@ -137,8 +137,12 @@ def test_of_several_lanes_the_flag_means_the_only_one_with_such_a_load() -> None
             CLOSED, {"concurrency": 1, "request_rate": 1}, "--concurrency is a closed loop and --request-rate", id="both"
         ),
         pytest.param(CLOSED, {"concurrency": 1, "max_concurrency": 1}, "--max-concurrency caps an open loop", id="both caps"),
-        pytest.param(CLOSED, {"max_concurrency": 4}, "main is a closed one with 8 in flight. Use --concurrency", id="cap"),
-        pytest.param(CLOSED, {"cv": 2.0}, "--cv spreads the arrivals of an open loop, which main is not", id="cv"),
+        pytest.param(
+            CLOSED, {"max_concurrency": 4}, "the workload is a closed one with 8 in flight. Use --concurrency", id="cap"
+        ),
+        pytest.param(
+            CLOSED, {"cv": 2.0}, "--cv spreads the arrivals of an open loop, and the workload is a closed one", id="cv"
+        ),
         pytest.param(OPEN, {"cv": 2.0, "burstiness": 1.0}, "give one of them", id="cv twice"),
         pytest.param(OPEN, {"cv": 11.0}, "--cv: a CV of 11 is more than 10", id="absurd cv"),
         pytest.param(OPEN, {"burstiness": 1e300}, "--burstiness: a CV of 1e-150 is next to none", id="no spread"),
