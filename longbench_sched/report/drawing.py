@@ -18,7 +18,7 @@ Spec = Mapping[str, Any]  # a Vega-Lite specification: plain data, as its JSON
 ON_PAGE = ("currentColor", None)
 ON_PAPER = ("#24292f", "#ffffff")
 PNG_SCALE = 2.0
-MISSING = "charts need the extra [plots] (vl-convert-python). Install it: pip install 'longbench-sched[plots]'."
+MISSING = "charts need the extra [plots] (vl-convert-python). In a checkout of longbench-sched: pip install '.[plots]'."
 
 # One chart after the other stands in a page: what identifies a clipping path must not be the same in two of them.
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')

@@ -66,6 +66,12 @@ def test_commands_are_found_in_pages_and_in_help() -> None:
     ]
 
 
+def test_the_readme_leads_to_every_page() -> None:
+    linked = re.findall(r"\]\((docs/[^)#]+)", PAGES[0].read_text("utf-8"))
+    assert {str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")} <= set(linked)
+    assert all((ROOT / page).is_file() for page in linked)
+
+
 @pytest.mark.parametrize("command", [pytest.param(command, id=f"{where}: {command}") for where, command in SHOWN])
 def test_every_command_that_is_shown_is_taken(command: str) -> None:
     """Names and types of all flags; nothing is run."""
