@@ -20,7 +20,7 @@ from longbench_sched.experiment.claims import Answer, Cell, Claim, FittedValue, 
 from longbench_sched.experiment.observation import EngineSetting, Observation, benchmark_arrivals
 from longbench_sched.sim.calibration import CALIBRATIONS, Calibration
 from longbench_sched.sim.replay import Arrival, Served, mean_ttft_s, replay, total_tokens_per_s
-from longbench_sched.sim.state import StepPlan
+from longbench_sched.sim.step import StepPlan
 
 ARRIVALS = benchmark_arrivals(64, 1.0, 30_000, 500)
 GPU, MODEL = "H200", "Qwen2.5-Coder-7B"

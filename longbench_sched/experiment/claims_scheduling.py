@@ -15,7 +15,7 @@ from longbench_sched.sim.hardware import GPUS
 from longbench_sched.sim.models import MODELS, Model
 from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
 from longbench_sched.sim.replay import Arrival, replay
-from longbench_sched.sim.state import StepPlan
+from longbench_sched.sim.step import StepPlan
 
 H200 = GPUS["H200"]
 QWEN = MODELS["Qwen2.5-Coder-7B"]

@@ -10,7 +10,7 @@ import orjson
 
 from longbench_sched.sim import http1
 from longbench_sched.sim.faults import Wire
-from longbench_sched.sim.state import Sequence
+from longbench_sched.sim.step import Sequence
 from longbench_sched.sim.wire.base import Ask, Stream
 
 _LINGER_BYTES = 256 << 20  # read and thrown away after a refusal, so that the client sees it before a reset

@@ -22,7 +22,7 @@ from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.kernels import Kernel, Products
 from longbench_sched.sim.models import Experts, Gqa, Model
 from longbench_sched.sim.speculation import Speculator
-from longbench_sched.sim.state import StepPlan
+from longbench_sched.sim.step import StepPlan
 
 __all__ = ["BillPart", "Bound", "Calibration", "Parallel", "StepBill", "StepCost", "StepLoad", "load_of"]
 

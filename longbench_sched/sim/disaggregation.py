@@ -27,7 +27,7 @@ from longbench_sched.sim.policy.sglang import SglangOptions
 from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.pools import RESLICE, Disaggregation, Link, Pools
 from longbench_sched.sim.queue_limit import Full
-from longbench_sched.sim.state import Sequence, StepPlan
+from longbench_sched.sim.step import Sequence, StepPlan
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 

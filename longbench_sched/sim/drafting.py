@@ -21,7 +21,7 @@ from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.policy.vllm_v0 import VllmV0Options
 from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
 from longbench_sched.sim.speculation import Speculator, Wish, find_speculator
-from longbench_sched.sim.state import Sequence
+from longbench_sched.sim.step import Sequence
 
 _VLLM = {"draft_model": "draft-model"}
 _SGLANG = {"EAGLE": "eagle2", "EAGLE3": "eagle3", "NEXTN": "mtp", "NGRAM": "ngram"}

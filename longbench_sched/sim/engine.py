@@ -31,7 +31,8 @@ from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.prefix_cache import PrefixCache
 from longbench_sched.sim.queue_limit import Full, full_queue
 from longbench_sched.sim.radix_cache import RadixCache
-from longbench_sched.sim.state import Accepted, Policy, SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.state import Accepted, Policy, SchedulerState
+from longbench_sched.sim.step import Sequence, StepPlan
 
 EngineOptions = (
     VllmV1Options | VllmV0Options | SglangOptions | TrtllmOptions | StaticOptions | OrcaOptions | SarathiOptions

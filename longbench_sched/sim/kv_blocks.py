@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from longbench_sched.sim.state import Sequence, StepPlan
+    from longbench_sched.sim.step import Sequence, StepPlan
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.prefix_cache import PrefixCache, Run
-from longbench_sched.sim.state import RELEASE, Sequence, StepPlan
+from longbench_sched.sim.step import RELEASE, Sequence, StepPlan
 
 Found = list[tuple[Run, int, int]]
 

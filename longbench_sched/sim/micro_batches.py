@@ -26,7 +26,7 @@ from longbench_sched.sim.pipeline import DynamicChunking, Pipeline, chunk_price,
 from longbench_sched.sim.policy.sarathi import FastgenOptions
 from longbench_sched.sim.policy.sglang import Sglang, SglangNote, SglangOptions
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
-from longbench_sched.sim.state import Sequence, StepPlan
+from longbench_sched.sim.step import Sequence, StepPlan
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from longbench_sched.sim.kv_blocks import KvBlocks
 
 if TYPE_CHECKING:
-    from longbench_sched.sim.state import Sequence, StepPlan
+    from longbench_sched.sim.step import Sequence, StepPlan
 
 _NO_END = 1 << 60
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from longbench_sched.sim.state import Sequence
+from longbench_sched.sim.step import Sequence
 
 
 @dataclass(frozen=True, slots=True)

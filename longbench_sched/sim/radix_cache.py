@@ -18,7 +18,7 @@ from longbench_sched.sim.content import Content, Piece, after, common, first
 from longbench_sched.sim.kv_blocks import KvBlocks
 
 if TYPE_CHECKING:
-    from longbench_sched.sim.state import Sequence, StepPlan
+    from longbench_sched.sim.step import Sequence, StepPlan
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from longbench_sched.sim.deployment import AnyEngine
 from longbench_sched.sim.engine import Engine
-from longbench_sched.sim.state import Sequence as Inside
-from longbench_sched.sim.state import StepPlan
+from longbench_sched.sim.step import Sequence as Inside
+from longbench_sched.sim.step import StepPlan
 
 OnStep = Callable[[StepPlan, float, float], None]  # plan, when it begins, how long it takes
 

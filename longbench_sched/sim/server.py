@@ -38,7 +38,7 @@ from longbench_sched.sim.lateness import Lateness
 from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.naming import Names
 from longbench_sched.sim.speculation import Wish
-from longbench_sched.sim.state import Sequence
+from longbench_sched.sim.step import Sequence
 from longbench_sched.sim.wire.base import (
     EVENTS,
     LAST_CHUNK,

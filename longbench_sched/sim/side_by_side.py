@@ -8,7 +8,7 @@ from longbench_sched.sim.content import Content
 from longbench_sched.sim.engine import Counters, Engine, Glide
 from longbench_sched.sim.models import Model
 from longbench_sched.sim.queue_limit import Full
-from longbench_sched.sim.state import Sequence
+from longbench_sched.sim.step import Sequence
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 

@@ -7,7 +7,7 @@ times as slow.
 from __future__ import annotations
 
 from longbench_sched.sim.engine import Engine
-from longbench_sched.sim.state import StepPlan
+from longbench_sched.sim.step import StepPlan
 from longbench_sched.steps import Phase, StepColumns
 
 

@@ -25,7 +25,7 @@ from longbench_sched.sim.clock import VirtualLoop
 from longbench_sched.sim.content import Content, prompt_content
 from longbench_sched.sim.deployment import AnyEngine
 from longbench_sched.sim.engine import Engine
-from longbench_sched.sim.state import Sequence
+from longbench_sched.sim.step import Sequence
 
 PREEMPTED = "preempted"  # a mark: the request lost its KV at least once
 

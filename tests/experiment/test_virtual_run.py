@@ -22,7 +22,7 @@ from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import find_model
 from longbench_sched.sim.pipeline import balanced_makespan_s, chunk_price
 from longbench_sched.sim.pools import Pools
-from longbench_sched.sim.state import Chunk, Sequence, StepPlan
+from longbench_sched.sim.step import Chunk, Sequence, StepPlan
 from longbench_sched.sim.trace import StepTracer
 from longbench_sched.store.parquet import read_run, write_run
 from longbench_sched.workload.spec import read_workload

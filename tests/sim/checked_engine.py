@@ -25,8 +25,9 @@ from longbench_sched.sim.policy.vllm_v0 import VllmV0Options
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.prefix_cache import PrefixCache
 from longbench_sched.sim.radix_cache import RadixCache
-from longbench_sched.sim.state import SchedulerState, StepPlan
-from longbench_sched.sim.state import Sequence as Request
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import Sequence as Request
+from longbench_sched.sim.step import StepPlan
 
 H200, QWEN = GPUS["H200"], MODELS["Qwen2.5-Coder-7B"]
 

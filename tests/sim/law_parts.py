@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from longbench_sched.sim.engine import Engine
-from longbench_sched.sim.state import Chunk, StepPlan
-from longbench_sched.sim.state import Sequence as Request
+from longbench_sched.sim.step import Chunk, StepPlan
+from longbench_sched.sim.step import Sequence as Request
 
 arrivals = st.lists(
     st.builds(

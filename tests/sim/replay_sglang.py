@@ -13,7 +13,7 @@ from typing import Any
 from longbench_sched.sim.content import Content, first, group_stream, joined, length_of, prompt_stream
 from longbench_sched.sim.engine import sglang_state
 from longbench_sched.sim.policy.sglang import Sglang, SglangNote, SglangOptions
-from longbench_sched.sim.state import Sequence, StepPlan
+from longbench_sched.sim.step import Sequence, StepPlan
 
 # Small, so that a page of steps shows something; not SGLang's.
 DEFAULTS = {"chunked_prefill_size": 256, "max_total_tokens": 4096, "max_running_requests": 16}

@@ -14,7 +14,7 @@ from typing import Any
 from longbench_sched.sim.content import Content, first, group_stream, joined, length_of, prompt_stream
 from longbench_sched.sim.engine import vllm_state
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
-from longbench_sched.sim.state import Sequence, StepPlan
+from longbench_sched.sim.step import Sequence, StepPlan
 
 # Small, so that a page of steps shows something; not vLLM's.
 DEFAULTS = {

@@ -18,7 +18,7 @@ from longbench_sched.sim.policy.orca import Orca, OrcaOptions
 from longbench_sched.sim.policy.sarathi import FastgenOptions, Sarathi, SarathiOptions
 from longbench_sched.sim.policy.static import Static, StaticOptions
 from longbench_sched.sim.policy.vllm_v0 import VllmV0, VllmV0Options
-from longbench_sched.sim.state import Chunk, Sequence, StepPlan
+from longbench_sched.sim.step import Chunk, Sequence, StepPlan
 
 
 @settings(max_examples=60, deadline=None)

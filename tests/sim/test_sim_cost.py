@@ -13,7 +13,7 @@ from longbench_sched.sim.cost import Parallel, StepCost, StepLoad, load_of
 from longbench_sched.sim.hardware import GPUS, Gpu, find_gpu
 from longbench_sched.sim.models import MODELS, Experts, find_model, quantized
 from longbench_sched.sim.speculation import find_speculator
-from longbench_sched.sim.state import Chunk, Sequence, StepPlan, Verify
+from longbench_sched.sim.step import Chunk, Sequence, StepPlan, Verify
 
 COST = StepCost(H200, QWEN)
 

@@ -12,7 +12,7 @@ from law_parts import arrivals, full_step_s, gaps_in_steps, kv_tokens, quick, wi
 from longbench_sched.sim.engine import Engine
 from longbench_sched.sim.policy.sglang import CLIP_MAX_NEW_TOKENS, Sglang042Options, SglangNote
 from longbench_sched.sim.policy.sglang_options import SGLANG_0_5_23
-from longbench_sched.sim.state import Sequence as Request
+from longbench_sched.sim.step import Sequence as Request
 
 knobs = st.fixed_dictionaries(
     {

@@ -20,7 +20,7 @@ from longbench_sched.sim.policy.orca import Orca, OrcaOptions
 from longbench_sched.sim.policy.sarathi import FastgenOptions, Sarathi, SarathiOptions
 from longbench_sched.sim.replay import Arrival as Job
 from longbench_sched.sim.replay import replay
-from longbench_sched.sim.state import Sequence as Request
+from longbench_sched.sim.step import Sequence as Request
 
 
 @dataclass

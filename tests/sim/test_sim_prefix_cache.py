@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from longbench_sched.sim.content import prompt_content
 from longbench_sched.sim.prefix_cache import PrefixCache
-from longbench_sched.sim.state import Sequence, StepPlan
+from longbench_sched.sim.step import Sequence, StepPlan
 
 SIZE = 4
 Block = dict

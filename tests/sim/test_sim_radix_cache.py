@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from longbench_sched.sim.content import prompt_content
 from longbench_sched.sim.radix_cache import RadixCache
-from longbench_sched.sim.state import Sequence, StepPlan
+from longbench_sched.sim.step import Sequence, StepPlan
 
 
 def computed(cache: RadixCache, number: int, isl: int, group: int | None = None, prefix: int = 0) -> Sequence:

@@ -15,7 +15,7 @@ from longbench_sched.plan import Plan, Request
 from longbench_sched.record import Reason, Status, StreamRecord
 from longbench_sched.sim.clock import EPOCH_NS, VirtualClock, VirtualLoop, run_virtually
 from longbench_sched.sim.engine import Engine
-from longbench_sched.sim.state import StepPlan
+from longbench_sched.sim.step import StepPlan
 from longbench_sched.sim.transport import SimTransport
 
 T0 = EPOCH_NS

@@ -17,7 +17,8 @@ from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
 from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.policy.lacks import lacking
-from longbench_sched.sim.state import Chunk, SchedulerState, StepPlan
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import Chunk, StepPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from longbench_sched.sim.ledger import Ledger
-from longbench_sched.sim.state import Sequence, StepPlan, Verify
+from longbench_sched.sim.step import Sequence, StepPlan, Verify
 
 WATERMARK = 0.01  # of all blocks, kept free at admission
 

@@ -23,7 +23,8 @@ from longbench_sched.sim.ledger import Ledger
 from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.policy.recompute import WATERMARK, decode_all
-from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import Chunk, Sequence, StepPlan
 
 
 @dataclass(frozen=True, slots=True)

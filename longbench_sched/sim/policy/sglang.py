@@ -27,7 +27,8 @@ from functools import partial
 from longbench_sched.sim.policy.sglang_batch import Batch, Full
 from longbench_sched.sim.policy.sglang_options import SGLANG_0_4_2, Sglang042Options, SglangOptions
 from longbench_sched.sim.policy.sglang_queue import ordered, room_left_for_shorter, urgency
-from longbench_sched.sim.state import RELEASE, SchedulerState, Sequence, StepPlan, Verify
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import RELEASE, Sequence, StepPlan, Verify
 
 __all__ = ["Sglang", "Sglang042Options", "SglangNote", "SglangOptions"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import Chunk, Sequence, StepPlan
 
 
 class Full(Exception):

@@ -22,7 +22,8 @@ from random import Random
 from longbench_sched.sim.content import Content, common
 from longbench_sched.sim.policy.sglang_options import SglangOptions
 from longbench_sched.sim.radix_cache import RadixCache
-from longbench_sched.sim.state import SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import Sequence, StepPlan
 
 MATCH_AT_MOST = 128  # a longer queue is served first come, first served
 SHARED_TOKENS = 32  # who finds no more than this waits for an earlier one in the queue with which it shares as much

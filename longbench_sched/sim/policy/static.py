@@ -17,7 +17,8 @@ from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
 from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.policy.lacks import lacking
-from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import Chunk, Sequence, StepPlan
 
 # How often the queue is looked at while a batch is being formed: each ms, or a thousandth of what it has taken already.
 _POLL_S, _POLL_SHARE = 0.001, 0.001

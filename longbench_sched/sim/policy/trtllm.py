@@ -28,7 +28,8 @@ from longbench_sched.sim.content import Content, first
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Found, Ledger
 from longbench_sched.sim.models import KvCacheDtype
-from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan, Verify
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import Chunk, Sequence, StepPlan, Verify
 
 _CAPACITY = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
 _CHUNKING = ("FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS")

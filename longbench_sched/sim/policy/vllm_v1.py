@@ -23,7 +23,8 @@ from longbench_sched.errors import UsageError
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Found, Ledger
 from longbench_sched.sim.models import KvCacheDtype, Quantization
-from longbench_sched.sim.state import Chunk, SchedulerState, Sequence, StepPlan, Verify
+from longbench_sched.sim.state import SchedulerState
+from longbench_sched.sim.step import Chunk, Sequence, StepPlan, Verify
 
 SpeculativeMethod = Literal["ngram", "medusa", "eagle", "eagle3", "mtp", "draft_model"]
 
