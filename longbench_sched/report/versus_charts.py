@@ -126,7 +126,7 @@ def _forest(name: str, title: str, changes: Sequence[_Change], states: Mapping[s
     said = [state for state in states if any(row["said"] == state for row in rows)]
     y = {"field": "figure", "type": "nominal", "title": None, "sort": [row["figure"] for row in rows]}
     axis = {
-        "labelExpr": "datum.value == 1 ? '0 %' : format((datum.value - 1) * 100, '+.3~g') + ' %'",
+        "labelExpr": "datum.value == 1 ? '0 %' : format((datum.value - 1) * 100, '+.3~r') + ' %'",
         "values": _ticks(*domain),
     }
     x = {

@@ -111,6 +111,7 @@ def test_a_check_draws_what_each_rule_allows() -> None:
 def test_the_page_of_a_comparison_shows_its_charts_and_what_must_be_known_before_them() -> None:
     text = html.render(build_comparison(comparison()))
     assert text.count("<svg ") == 1 + 4 + 1
+    assert "+1000 %" in text  # not +1e+3
     assert "<h2>Charts</h2>" in text
     alarmed = compare(side("a", BASE), [side("b", CANDIDATE, marks=("client-limited",))])
     page = html.render(build_comparison(alarmed))
