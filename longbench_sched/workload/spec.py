@@ -41,6 +41,8 @@ from longbench_sched.workload.strict import Table
 
 MAX_BYTES = 1 << 20
 MAX_ID = 1 << 31
+_OPEN_KEYS = ("rate", "every", "arrivals", "cv", "burst_size", "max_in_flight")
+_LOAD_KEYS = (*_OPEN_KEYS, "concurrency")
 _IN_LANE = dict.fromkeys(
     (
         *("isl", "osl", "concurrency", "arrivals", "rate", "every", "cv", "burst_size", "stage", "requests", "duration"),
@@ -165,7 +167,7 @@ def _check_end(table: Table, lane: LaneSpec, shared_s: float | None) -> LaneSpec
 def _read_load(table: Table) -> Load:
     stages = table.tables("stage")
     is_closed = "concurrency" in table or any("concurrency" in stage for stage in stages)
-    open_keys = [key for key in ("rate", "every", "arrivals", "cv", "burst_size", "max_in_flight") if key in table]
+    open_keys = [key for key in _OPEN_KEYS if key in table]
     if is_closed and (open_keys or any("rate" in stage for stage in stages)):
         other = open_keys[0] if open_keys else "stage.rate"
         table.fail(other, "concurrency makes a closed loop and this key an open one; keep one of the two.")
@@ -174,10 +176,11 @@ def _read_load(table: Table) -> Load:
     elif open_keys or stages:
         load = _read_open(table, stages)
     else:
+        table.fail_if_misspelt(_LOAD_KEYS)
         table.fail(
             "concurrency", 'missing: say how load is offered: concurrency = 8 (closed loop) or rate = "1/s" (open loop).'
         )
-    for key in ("rate", "every", "arrivals", "cv", "burst_size", "max_in_flight", "concurrency"):
+    for key in _LOAD_KEYS:
         table.take(key, lambda value, _: value, None)  # known everywhere, so that a misspelt one is recognised
     return load
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from longbench_sched import quantity
@@ -138,6 +138,12 @@ class Table:
             if key in _ELSEWHERE:
                 self.fail(key, f"a workload says what is sent, not where or how. Give {_ELSEWHERE[key]} on the command line.")
             self.fail(key, f"unknown key. {did_you_mean(key, self._known)}Known here: {', '.join(sorted(set(self._known)))}.")
+
+    def fail_if_misspelt(self, wanted: Sequence[str]) -> None:
+        """Raise UsageError for a key that nobody took and that looks like one of these: it may be the one that is missing."""
+        for key in self._left:
+            if hint := did_you_mean(key, wanted):
+                self.fail(key, f"unknown key. {hint.rstrip()}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

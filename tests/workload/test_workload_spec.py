@@ -132,6 +132,9 @@ CLOSED = SIZES + "concurrency = 8\nrequests = 9\n"
         pytest.param(
             "isl = 1\nconcurrency = 1\nrequests = 1", "mine.toml: osl: missing: how many tokens come out", id="no osl"
         ),
+        pytest.param(
+            SIZES + "concurency = 4", "mine.toml: concurency: unknown key. Did you mean concurrency?", id="misspelt load"
+        ),
         pytest.param(SIZES + "requests = 1", "mine.toml: concurrency: missing: say how load is offered", id="no load"),
         pytest.param(SIZES + "concurrency = 1", "mine.toml: requests: missing: nothing says when to stop", id="no end"),
         pytest.param(SIZES + "concurrency = 0\nrequests = 1", "concurrency: 0 is too small. Give 1 or more.", id="zero"),
