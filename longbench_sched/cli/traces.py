@@ -54,6 +54,8 @@ def write_timeline(path: Path, steps: StepTable | None, run: Run, view: View) ->
             f"--timeline: there is no step trace of {run.meta.run_id}. Simulate with --trace steps.parquet; "
             "a measured engine does not tell its steps."
         )
+    if view.from_s is not None and view.from_s >= (lasts_s := timeline.length_s(steps)):
+        raise UsageError(f"--from {view.from_s:g}s lies after the last step, at {lasts_s:.4g} s. Give an earlier one.")
     picture = timeline.draw(steps, run, view).encode()
 
     def write(file: BinaryIO) -> None:

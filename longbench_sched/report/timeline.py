@@ -94,6 +94,11 @@ def draw(steps: StepTable, run: Run | None = None, view: View = View(), title: s
     return svg.picture(WIDTH, bottom + 30, f"Timeline of steps: {words}", parts)
 
 
+def length_s(steps: StepTable) -> float:
+    """When the last step ends, from the start of the measured phase."""
+    return max(0.0, (steps.ints["end_ns"][steps.n - 1] - steps.facts.measured_from_ns) / 1e9) if steps.n else 0.0
+
+
 def _axis(steps: StepTable, view: View) -> _Axis:
     origin = steps.facts.measured_from_ns
     begins, ends = steps.ints["begin_ns"], steps.ints["end_ns"]

@@ -141,6 +141,8 @@ def test_a_trace_is_stored_shown_with_its_run_and_drawn(
     assert picture.read_text().startswith("<svg ")
     assert main(["report", "latest", "--output-dir", str(folder), "--timeline", str(picture), "--export", "-"]) == 0
     assert "### Steps by phase" in capsys.readouterr().out
+    assert main(["report", "latest", "--output-dir", str(folder), "--timeline", str(picture), "--from", "1h"]) == 2
+    assert "--from 3600s lies after the last step, at " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
