@@ -31,6 +31,7 @@ POWER = 0.8  # with which the smallest visible change would be found
 _NO_SPREAD = 1e-12
 
 Method = Literal["paired", "unpaired", "within run", "none"]
+NOTHING = 0.5e-3  # a change that is shown as 0.0 %: runs without noise would make every such one "better" or "worse"
 Call = Literal["better", "worse", "different", "unsure", "no difference shown", "not judged", "not comparable"]
 
 
@@ -196,7 +197,8 @@ def judge(delta: Delta) -> Delta:
     if delta.call == "not comparable" or p is None or p_adjusted is None or estimate is None:
         return delta
     call: Call
-    if p > ALPHA or estimate.centre == 0:
+    is_nothing = delta.logs is not None and abs(delta.logs.centre) < NOTHING
+    if p > ALPHA or estimate.centre == 0 or is_nothing:
         call = "no difference shown"
     elif p_adjusted > ALPHA:
         call = "unsure"

@@ -317,7 +317,7 @@ def _works_ahead(options: EngineOptions) -> bool:
         case VllmV1Options():
             return options.async_scheduling
         case SglangOptions():
-            return not options.disable_overlap_schedule and options.pp_size == 1
+            return options.is_overlapped
         case TrtllmOptions():
             return True
     return False

@@ -41,6 +41,7 @@ class SchedulerState:
     is_piped: bool = False  # plans are sent through stages and end later, several at once
     n_planned: int = 0  # steps planned since the engine was idle
     n_departures: int = 0  # sequences that ever left the running list
+    n_ended: int = 0  # of these, in the last step that ended
     n_preemptions: int = 0
     prefilled_tokens: int = 0  # computed in chunks
     unsettled: list[Sequence] = field(default_factory=list)  # in mid-prompt: their last chunk is not yet in a tree
@@ -227,6 +228,7 @@ class SchedulerState:
                         n_ended += 1
         else:
             n_ended += self._advance_singly(plan, end_s, accepted, yielded)
+        self.n_ended = n_ended
         if n_ended:
             self._remove_ended()
         return yielded
@@ -255,6 +257,7 @@ class SchedulerState:
         if plan.note_after is not None:
             self.note = plan.note_after(n - 1)
         self.n_planned += n - 1
+        self.n_ended = 0
 
     def glide_limit(self, plan: StepPlan) -> int:
         """How many steady steps, the one in progress among them, can end before somebody ends or memory does."""

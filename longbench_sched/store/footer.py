@@ -82,7 +82,7 @@ def refuse_newer(version: object, where: str) -> None:
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"{where} was written by a newer longbench-sched (schema {version}; this one reads up to {SCHEMA_VERSION}). "
-            "Upgrade: pip install --upgrade longbench-sched."
+            "Install a newer one to read it."
         )
 
 

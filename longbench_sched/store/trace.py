@@ -120,5 +120,5 @@ def _facts(footer: bytes | None, path: Path) -> StepFacts:
     except (ValueError, TypeError):
         raise StoreError(f"{path} is damaged: its footer cannot be read. Make the trace again.") from None
     if facts.version > STEPS_VERSION:
-        raise StoreError(f"{path} was written by a newer longbench-sched. Upgrade: pip install --upgrade longbench-sched.")
+        raise StoreError(f"{path} was written by a newer longbench-sched. Install a newer one to read it.")
     return facts

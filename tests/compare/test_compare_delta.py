@@ -137,6 +137,14 @@ def test_better_and_worse_go_by_the_ratio_that_is_shown() -> None:
     assert judge(replace(found, p_adjusted=found.p)).call == "better"
 
 
+@pytest.mark.parametrize(("factor", "call"), [(1.0004, "no difference shown"), (1.0006, "worse"), (0.9994, "better")])
+def test_a_change_that_is_shown_as_nothing_is_called_nothing(factor: float, call: str) -> None:
+    """Simulated runs have no noise: the smallest change is sure, and 0.0 % on the page."""
+    base = [10.0, 11.0, 12.0]
+    found = measure(TTFT, base, [factor * value * (1 + i * 1e-9) for i, value in enumerate(base)], paired=True)
+    assert judge(replace(found, p_adjusted=found.p)).call == call
+
+
 def test_the_smallest_visible_change_is_that_of_80_percent_power() -> None:
     # t(0.975, 8) + t(0.8, 8) = 2.3060 + 0.8889, times 0.01: 3.2466 %.
     assert smallest_visible(Estimate(0.0, 0.01, 8.0)) == pytest.approx(math.expm1(0.0319489), rel=1e-4)

@@ -29,6 +29,27 @@ def test_decodes_stand_still_while_a_prompt_is_prefilled() -> None:
     assert second - first > story.ends_s[1] - story.ends_s[0]
 
 
+@pytest.mark.parametrize(("flags", "slots"), [({}, [0, 0, 1, 0, 0]), ({"disable_overlap_schedule": True}, [0] * 5)])
+def test_with_overlap_the_slot_of_who_has_just_ended_computes_once_more_for_nothing(flags: dict, slots: list[int]) -> None:
+    """Two prompts in one step, then decodes; the first ends with its second token, and that is read a step late."""
+    padding: list[int] = []
+    story = drive(sglang(**flags), [Arrival(0, 4, 2), Arrival(0, 4, 5)], lambda plan, _: padding.append(plan.padding))
+    assert [len(plan) for plan in story.plans] == [2, 2, 1, 1, 1]
+    assert padding == slots
+    assert [len(tokens) for tokens in story.tokens_at.values()] == [2, 5]
+
+
+def test_nobody_who_ended_is_in_a_batch_that_only_prefills() -> None:
+    padding: list[tuple[int, int]] = []
+    drive(
+        sglang(),
+        [Arrival(0, 4, 2), Arrival(0, 4, 9), Arrival(0.0001, 30, 2)],
+        lambda plan, _: padding.append((len(plan.chunks), plan.padding)),
+    )
+    assert all(n_slots == 0 for n_chunks, n_slots in padding if n_chunks)
+    assert sum(n_slots for _, n_slots in padding) > 0
+
+
 def test_the_prompt_in_progress_goes_first_and_the_next_takes_the_rest_of_the_chunk() -> None:
     story = drive(sglang(chunked_prefill_size=8), [Arrival(0, 4, 1), Arrival(0, 20, 1), Arrival(0, 6, 1)])
     assert story.plans == [

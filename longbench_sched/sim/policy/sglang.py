@@ -13,8 +13,9 @@ flag "full" belongs to the running batch and says that nobody is admitted until 
 batch that it was set on while nothing ran. With priorities a request may take the place of one that is less urgent by more than
 a threshold, if all places are taken; it does not for want of memory.
 
-Equal, step for step, to recorded traces of 0.5.23 without overlap (tests/sim/traces). Overlap is part of the cost only
-(docs/policies/sglang.md says why). Not modelled: several data-parallel ranks.
+Equal, step for step, to recorded traces of 0.5.23 without overlap (tests/sim/traces). Of overlap there are the cost and the
+slots that compute for those who have just ended (docs/policies/sglang.md has the rest). Not modelled: several data-parallel
+ranks.
 """
 
 from __future__ import annotations
@@ -347,13 +348,15 @@ class Sglang:
         growth = self._growth(state, decoding)
         if sum(n for _, n in growth) <= state.kv.free:
             plan.blocks += growth
-            self._compute(plan, decoding)
+            self._compute(state, plan, decoding)
             plan.order = [*(chunk.sequence for chunk in plan.chunks), *decoding]
 
     # -- decode
 
-    def _compute(self, plan: StepPlan, batch: SequenceOf[Sequence]) -> None:
+    def _compute(self, state: SchedulerState, plan: StepPlan, batch: SequenceOf[Sequence]) -> None:
         options = self.options
+        if options.is_overlapped:  # who has just ended is still in the batch: that is read when it has been launched
+            plan.padding = state.n_ended * self.verify_tokens
         if options.speculative_algorithm:
             steps, tokens = options.speculative_num_steps, self.verify_tokens
             plan.verifies += [Verify(sequence, steps, tokens) for sequence in batch]
@@ -380,7 +383,7 @@ class Sglang:
             due = note.n_decodes_due if is_due else self.options.num_continuous_decode_steps - 1
             plan.note = replace(note, ratio=max(note.ratio - self._decay, self.min_ratio), n_decodes_due=due)
             plan.blocks += growth
-            self._compute(plan, batch)
+            self._compute(state, plan, batch)
             plan.note_after = partial(self.after, plan.note)
             is_looking = state.waiting and (self.options.has_priority_preemption or not note.is_full)
             plan.is_steady = not (plan.verifies or note.chunked or due or is_looking)
@@ -423,5 +426,5 @@ class Sglang:
         plan.preempted_to_tail = True
         plan.note = replace(note, ratio=ratio, is_full=False, n_decodes_due=0)
         plan.blocks += self._growth(state, going)
-        self._compute(plan, going)
+        self._compute(state, plan, going)
         return plan

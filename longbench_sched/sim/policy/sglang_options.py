@@ -100,6 +100,11 @@ class SglangOptions:
         return SGLANG_0_5_23
 
     @property
+    def is_overlapped(self) -> bool:
+        """Whether a batch is launched before the result of the one before it is read."""
+        return not self.disable_overlap_schedule and self.pp_size == 1
+
+    @property
     def has_priority_preemption(self) -> bool:
         """Whether a request may take the place of one that is less urgent."""
         return self.enable_priority_scheduling and not self.disable_priority_preemption
