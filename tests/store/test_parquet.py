@@ -209,7 +209,7 @@ class TestErrors:
         path = tmp_path / "run.parquet"
         _write_with_footer(path, lambda meta: meta | {"schema_version": 2})
         with pytest.raises(
-            StoreError, match=r"newer longbench-sched \(schema 2; this one reads up to 1\).*pip install --upgrade"
+            StoreError, match=r"newer longbench-sched \(schema 2; this one reads up to 1\).*Install a newer one"
         ):
             read_run(path)
 
