@@ -50,6 +50,7 @@ def write_run(run: Run, path: Path) -> None:
                 writer.write_table(pa.Table.from_arrays(_columns(table, first, last, schema), schema=footer))
 
     write_atomically(path, write)
+    pa.default_memory_pool().release_unused()  # tens of MB that the metrics after it would come on top of
 
 
 def read_run(path: Path, *, with_lateness: bool = True) -> Run:
