@@ -16,7 +16,7 @@ does a little later.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from longbench_sched.errors import UsageError
@@ -196,13 +196,24 @@ class PipedEngine(Engine):
         return MicroBatch(plan, slot, entered_s, [a + b for a, b in zip(entered_s, stage_s, strict=True)])
 
 
+# SGLang's own check of its arguments; reports on vLLM 0.25 to 0.29, where a head or draft model does not start in stages.
+_REFUSES_DRAFTS_IN_STAGES: Mapping[type, str] = {SglangOptions: "SGLang", VllmV1Options: "vLLM"}
+
+
 def in_stages(engine: Engine) -> PipedEngine:
     """The idle engine with its layers in stages. Raises UsageError for what is not played with stages."""
     options, layout = engine.options, engine.layout
     if engine.state.n_drafts:
+        refuses = _REFUSES_DRAFTS_IN_STAGES.get(type(options))
         raise UsageError(
-            "speculation and pipeline stages are not played together: the drafter sits at the last stage, and what it costs "
-            "there is not known here.\n  Leave one of the two out."
+            f"{refuses} does not start with speculation and pipeline stages together.\n  Leave one of the two out."
+            if refuses
+            else "speculation and pipeline stages are not played together here: what a drafter costs at the last stage of "
+            f"{engine.name} is not known.\n  Leave one of the two out."
+        )
+    if isinstance(options, SglangOptions) and options.enable_mixed_chunk:
+        raise UsageError(
+            "SGLang does not start with pipeline stages and --enable-mixed-chunk together.\n  Leave one of the two out."
         )
     if isinstance(options, FastgenOptions):
         raise UsageError(

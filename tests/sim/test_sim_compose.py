@@ -82,9 +82,9 @@ FLAGS: dict[str, dict[str, tuple[str, str]]] = {
 
 # Parts that cannot be on (or, with "no", off) together, and what is said. The first that applies.
 REFUSED: dict[str, dict[tuple[str, ...], str]] = {
-    "vllm": {("drafts", "stages"): "speculation and pipeline stages are not played together"},
+    "vllm": {("drafts", "stages"): "vLLM does not start with speculation and pipeline stages together"},
     "vllm-v0": {("cache",): "off by default and not played", ("stages",): "not played"},
-    "sglang": {("drafts", "stages"): "speculation and pipeline stages are not played together"},
+    "sglang": {("drafts", "stages"): "SGLang does not start with speculation and pipeline stages together"},
     "sglang-0.4": {
         ("stages",): "has no pipeline stages",
         ("chunks", "drafts"): "turns chunked prefill, radix cache and overlap off",

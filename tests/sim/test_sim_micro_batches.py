@@ -152,23 +152,21 @@ def test_the_laws_of_micro_batches_in_vllm(
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    load, stages, tight, st.sampled_from([128, 512, 4096]), st.integers(1, 16), st.booleans(), st.booleans(), st.integers(0, 2)
-)
+@given(load, stages, tight, st.sampled_from([128, 512, 4096]), st.integers(1, 16), st.booleans(), st.integers(0, 2))
 def test_the_laws_of_micro_batches_in_sglang(
-    arrivals: list[Arrival], pp: int, kv_tokens: int, chunk: int, places: int, mixed: bool, dynamic: bool, depth: int
+    arrivals: list[Arrival], pp: int, kv_tokens: int, chunk: int, places: int, dynamic: bool, depth: int
 ) -> None:
     """PP-1, PP-2: see `Laws`."""
     engine = in_stages(
         sglang(
-            kv_tokens, pp_size=pp, chunked_prefill_size=chunk, max_running_requests=places, enable_mixed_chunk=mixed,
+            kv_tokens, pp_size=pp, chunked_prefill_size=chunk, max_running_requests=places,
             enable_dynamic_chunking=dynamic, pp_async_batch_depth=depth,
         )
     )  # fmt: skip
     assert engine.n_slots == pp + depth
     log = serve(engine, arrivals, Laws(pp, places, places))
     check_end(engine, log, arrivals)
-    assert mixed or not any(batch.plan.decodes and batch.plan.chunks for batch in log.sent), "SG-1"
+    assert not any(batch.plan.decodes and batch.plan.chunks for batch in log.sent), "SG-1"
     assert all(batch.plan.n_tokens <= max(chunk, places) for batch in log.sent), "SG-3"
 
 
@@ -206,7 +204,6 @@ def test_the_laws_of_micro_batches_in_orca_and_sarathi(arrivals: list[Arrival], 
 MAKERS: dict[str, Callable[..., Engine]] = {
     "vllm": lambda kv: vllm(kv, max_num_batched_tokens=512, max_num_seqs=6),
     "sglang": lambda kv: sglang(kv, chunked_prefill_size=512, max_running_requests=6),
-    "sglang mixed": lambda kv: sglang(kv, chunked_prefill_size=512, max_running_requests=6, enable_mixed_chunk=True),
     "trtllm": lambda kv: trtllm(kv, max_num_tokens=512, enable_chunked_prefill=True, max_batch_size=6),
     "orca": lambda kv: paged("orca", Orca, OrcaOptions(max_batch_size=6), kv),
     "sarathi": lambda kv: paged("sarathi", Sarathi, SarathiOptions(max_num_seqs=6), kv),
@@ -343,6 +340,7 @@ def test_one_that_nobody_waits_for_leaves_the_pipeline() -> None:
         ),
         ("trtllm", ("--num-speculative-tokens=2",), "speculation and pipeline stages"),
         ("fastgen", (), "FastGen has no pipeline stages"),
+        ("sglang", ("--enable-mixed-chunk",), "pipeline stages and --enable-mixed-chunk"),
     ],
 )
 def test_what_is_not_played_with_stages_is_refused(name: str, flags: tuple[str, ...], said: str) -> None:
