@@ -6,6 +6,7 @@ is asked, and whatever the engine says against the plan before the first measure
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tempfile
 import threading
@@ -162,7 +163,7 @@ def _store_elsewhere(run: Run, name: str, log: journal.Journal, failure: str) ->
         write_run(run, place)
     except (StoreError, OSError):
         if place is not None:
-            place.parent.rmdir()
+            shutil.rmtree(place.parent, ignore_errors=True)
         return Measured(run, log.path, f"{failure}\nIts journal ended early, so only a part of the run is stored: {log.path}.")
     log.remove()
     return Measured(run, place, f"{failure}\nThe run is stored as {place} instead: move it before that folder is emptied.")

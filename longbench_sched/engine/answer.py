@@ -11,6 +11,7 @@ with the same result.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +31,7 @@ _KEPT_HEAD_BYTES = 64 << 10  # of a body that is no stream of events
 _DONE = b"[DONE]"
 
 
-class AnswerDecoder:
+class AnswerDecoder(ABC):
     """Reads one answer. Calls: start, feed..., finish. Subclasses say what an event holds."""
 
     __slots__ = (
@@ -144,9 +145,9 @@ class AnswerDecoder:
 
     # What subclasses provide and use
 
+    @abstractmethod
     def _read(self, event: dict[str, Any], at_ns: int, lateness_ns: int) -> None:
         """Take one JSON event that is no error."""
-        raise NotImplementedError
 
     def _text(self) -> str | None:
         return None if self._texts is None else "".join(self._texts)
