@@ -3,7 +3,8 @@
 The tree holds what sequences have computed, once; an edge is a run of tokens by name (`content.py`). A running sequence locks
 the path it stands on; what is not locked can be evicted, leaves first, those looked at longest ago first. A sequence's newest
 tokens are its own until a chunk of its prompt, or it itself, has ended; they then go into the tree, and what somebody else
-had put there in the meantime is freed. So sequences of one batch do not share what that batch computes.
+had put there in the meantime is freed. So sequences of one batch do not share what that batch computes. Every chunk is an edge
+of its own, so nothing here walks a path from the root that is known to its end: a chunk costs the same wherever it lies.
 
 Pages of more than one token are whole in the tree or not there. `free` counts what is unused and what can be evicted.
 """
@@ -30,7 +31,7 @@ class TreeNode:
     parent: TreeNode | None
     children: dict[Content, TreeNode] = field(default_factory=dict)  # by their first page
     locks: int = 0
-    looked_at: int = 0
+    looked_at: int = 0  # of a leaf; one with children was looked at whenever they were
     born: int = 0  # when it, or the node that it was cut from, was put below its parent
 
 
@@ -83,12 +84,13 @@ class RadixCache(KvBlocks):
             self._put(self, "n_evictable", self.n_evictable - leaf.n)
             self._set_child(parent, self._edge(leaf.content), None)
             self._set_leaf(leaf, False)
+            self._put(parent, "looked_at", max(parent.looked_at, leaf.looked_at))
             self._judge(parent)
 
     def look_up(self, sequence: Sequence, limit: int) -> int:
         """Find the longest prefix of a waiting sequence within `limit` tokens, and look at it; how long it is."""
         content = first(sequence.content_so_far(), limit - limit % self.block_tokens)
-        n, node = self._walk(content)
+        n, node = self._walk(content, self.root)
         self._put(sequence, "node", node)
         self._put(sequence, "cached", n)
         return n
@@ -134,7 +136,7 @@ class RadixCache(KvBlocks):
         self._put(sequence, "node", node)
         self._put(sequence, "kept", cached_tokens)
         self._put(sequence, "blocks", cached_tokens // self.block_tokens)
-        self._lock(node)
+        self._lock(node, self.root)
 
     def progress(self, sequence: Sequence) -> None:
         """Put what has been computed of a prompt into the tree."""
@@ -169,15 +171,19 @@ class RadixCache(KvBlocks):
     # -- the tree
 
     def _insert(self, sequence: Sequence) -> None:
-        """Move a sequence's own tokens into the tree, and lock the path to its end instead of the old one."""
+        """Move a sequence's own tokens into the tree, and lock the path to its end as well."""
         size = self.block_tokens
         known = min(sequence.computed, sequence.length - 1)  # accepted drafts may reach beyond the end of the output
         length = known - known % size
-        content = first(sequence.content_so_far(), length)
-        n, node = self._walk(content)
-        if n < length:
-            rest = after(content, n)
-            leaf = TreeNode(rest, length - n, node, looked_at=self._clock, born=self._clock)
+        content = sequence.content_so_far()
+        old, kept = sequence.node, sequence.kept
+        assert old is not None
+        assert kept <= length, "the path of a running sequence only grows"
+        new = first(after(content, kept), length - kept)
+        n, node = self._walk(new, old)
+        if n < length - kept:
+            rest = after(new, n)
+            leaf = TreeNode(rest, length - kept - n, node, looked_at=self._clock, born=self._clock)
             self._set_child(node, self._edge(rest), leaf)
             self._put(self, "n_evictable", self.n_evictable + leaf.n)
             self._put(self, "free", self.free + leaf.n // size)
@@ -185,22 +191,25 @@ class RadixCache(KvBlocks):
             self._judge(leaf)
         prompt = sequence.isl - sequence.isl % size
         if self.splits_prompt and 0 < prompt < length:
-            self._walk(first(content, prompt))
-        if n > sequence.kept:  # somebody had put it there before
-            self._put(self, "free", self.free + (n - sequence.kept) // size)
-        _, end = self._walk(content)
-        old = sequence.node
-        assert old is not None
-        self._lock(end)
-        self._unlock(old)
+            at, above = kept, old
+            while at > prompt:
+                assert above.parent is not None
+                at, above = at - above.n, above.parent
+            self._walk(first(after(content, at), prompt - at), above)
+        if n:  # somebody had put it there before
+            self._put(self, "free", self.free + n // size)
+        _, end = self._walk(new, old)
+        self._lock(end, old)
         self._put(sequence, "node", end)
         self._put(sequence, "kept", length)
 
-    def _walk(self, content: Content) -> tuple[int, TreeNode]:
-        """Follow a content as far as it is known, looking at all on the way; an edge that it leaves is split there."""
+    def _walk(self, content: Content, node: TreeNode) -> tuple[int, TreeNode]:
+        """Follow a content from a node on as far as it is known, looking at all on the way; an edge that it leaves is split.
+
+        How many tokens of it are known, and the node at which they end.
+        """
         self._put(self, "_clock", self._clock + 1)
         now = self._clock
-        node = self.root
         self._put(node, "looked_at", now)
         n = 0
         while content:
@@ -240,8 +249,10 @@ class RadixCache(KvBlocks):
             return (piece,)
         return first(content, self.block_tokens)
 
-    def _lock(self, node: TreeNode) -> None:
-        while node.parent is not None:
+    def _lock(self, node: TreeNode, above: TreeNode) -> None:
+        """Lock the path from a node up to one above it, which is locked already."""
+        while node is not above:
+            assert node.parent is not None
             if node.locks == 0:
                 self._put(self, "n_evictable", self.n_evictable - node.n)
                 self._put(self, "free", self.free - node.n // self.block_tokens)

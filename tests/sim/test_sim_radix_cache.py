@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longbench_sched.sim import radix_cache
 from longbench_sched.sim.content import prompt_content
 from longbench_sched.sim.radix_cache import RadixCache
 from longbench_sched.sim.step import Sequence, StepPlan
@@ -78,6 +80,43 @@ def test_a_retracted_request_leaves_its_own_tokens_to_nobody() -> None:
     sequence.generated, sequence.computed = 11, 40
     cache.release(sequence)
     assert (cache.unused, cache.idle) == (70, 30)
+
+
+def chunk(cache: RadixCache, sequence: Sequence, n: int) -> None:
+    """Compute `n` more tokens of a prompt in progress."""
+    cache.grow(sequence, n)
+    sequence.computed += n
+    cache.progress(sequence)
+
+
+def test_a_path_is_looked_at_as_late_as_its_end() -> None:
+    """A second chunk is put behind the first without a walk over it: evicted, it leaves the first as young as it was itself."""
+    cache = RadixCache(100, 1)
+    two_chunks, between = (Sequence(number, 21, 4, 0.0, content=prompt_content(number, 21)) for number in range(2))
+    for sequence in (two_chunks, between):
+        cache.adopt(sequence, cache.found_tokens(sequence))
+        chunk(cache, sequence, 10)
+    chunk(cache, two_chunks, 10)
+    cache.release(two_chunks)
+    cache.make_room(cache.unused + 1)
+    assert (cache.unused, cache.idle) == (90 - 10, 10), "the second chunk is gone, the first is not"
+    cache.release(between)
+    cache.make_room(cache.unused + 1)
+    assert (cache.found_tokens(two_chunks), cache.found_tokens(between)) == (10, 0)
+
+
+def test_a_chunk_costs_the_same_wherever_it_lies_in_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 chunks of one token: an edge each, and none is walked over for those behind it."""
+    compared = []
+    common = radix_cache.common
+    monkeypatch.setattr(radix_cache, "common", lambda one, other: compared.append(1) or common(one, other))
+    cache = RadixCache(3000, 1)
+    sequence = Sequence(0, 2000, 4, 0.0, content=prompt_content(0, 2000))
+    cache.adopt(sequence, cache.found_tokens(sequence))
+    for _ in range(1999):
+        chunk(cache, sequence, 1)
+    assert cache.root.children
+    assert len(compared) == 1999
 
 
 @settings(max_examples=200, deadline=None)
