@@ -69,7 +69,7 @@ def draw(name: str) -> str:
     setting = Setting(engine, "H200", "Qwen2.5-Coder-7B", read_flags(engine, flags))
     tracer = StepTracer()
     done = simulate(plan, setting, Origin(name, datetime(2026, 11, 30, tzinfo=UTC), {}), observer=tracer)
-    steps = tracer.columns.table(replace(step_facts(done.run.meta), run_id=name))
+    steps = tracer.table(replace(step_facts(done.run.meta), run_id=name))
     return timeline.draw(steps, done.run, VIEW, words)
 
 

@@ -16,6 +16,6 @@ def trace(*steps: tuple[float, float, str, dict[str, float | str]], facts: StepF
         columns.add(
             {name: int(given.get(name, 0)) for name in columns.ints},
             {name: float(given.get(name, 0)) for name in columns.floats},
-            {name: str(given[name]) for name in columns.texts},
+            {name: str(given.get(name, "")) for name in columns.texts},
         )
     return columns.table(facts)

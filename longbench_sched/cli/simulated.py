@@ -40,7 +40,7 @@ def simulate_one(cell: Cell, folder: Path, trace: Path | None = None) -> tuple[M
             plan, cell.setting, origin, observer=tracer, trace=None if trace is None else trace.name, on_progress=line.update
         )
     output.say(_cost_text(done))
-    steps = None if tracer is None else tracer.columns.table(step_facts(done.run.meta))
+    steps = None if tracer is None else tracer.table(step_facts(done.run.meta))
     try:
         write_run(done.run, path)
         if steps is not None and trace is not None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 from longbench_sched.engine import facts
-from longbench_sched.errors import TargetError, UsageError
+from longbench_sched.errors import TargetError
 from longbench_sched.load.driver import Driver
 from longbench_sched.load.execute import Progress
 from longbench_sched.plan import Plan
@@ -100,11 +100,6 @@ def simulate(
     """
     engine = make_engine(setting, plan.seed)
     check_context(plan, engine)
-    if observer is not None and engine.is_concurrent:
-        raise UsageError(
-            "a trace is a row of steps, one after the other; with pipeline stages or pools of engines several go on at once.\n"
-            "  Leave out --trace, or trace one engine."
-        )
     execution = _Execution(plan, engine, observer, on_progress)
     began_s = time.process_time()
     with _collector_off():

@@ -18,9 +18,12 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
 
 from longbench_sched.sim.content import Content
 from longbench_sched.sim.engine import Counters, Engine, Glide
+from longbench_sched.sim.engine import Watch as StepWatch
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.models import Model
 from longbench_sched.sim.policy.sglang import SglangOptions
@@ -57,6 +60,14 @@ class Passage:
         return self.sequence.finish is not None
 
 
+class Watch(StepWatch, Protocol):
+    """Looks at every step and every transfer."""
+
+    def transferred(self, engine: Engine, begin_s: float, end_s: float, tokens: int, n_bytes: int) -> None:
+        """KV has gone over the link of the engine."""
+        ...
+
+
 @dataclass(slots=True)
 class _Prefiller:
     engine: Engine
@@ -91,6 +102,7 @@ class DisaggregatedEngine:
     decoders: list[Engine]
     pools: Pools = field(default_factory=Pools)
     on_land: Callable[[Passage], None] | None = None  # looks at every passage when it has arrived
+    watch: Watch | None = None
     counters: Counters = field(default_factory=Counters)
     _pool: list[_Prefiller] = field(default_factory=list)
     _decoders: list[_Decoder] = field(default_factory=list)
@@ -271,7 +283,7 @@ class DisaggregatedEngine:
             passage = prefiller.passages.get(chunk.sequence)
             if passage is not None and passage.prefill_began_s < 0:
                 passage.prefill_began_s = now_s
-        self.counters.n_steps += 1
+        self._note_step(engine, now_s)
         self._at(now_s + step_s, lambda end_s: self._end_prefill(prefiller, end_s))
 
     def _end_prefill(self, prefiller: _Prefiller, now_s: float) -> None:
@@ -279,6 +291,8 @@ class DisaggregatedEngine:
         plan = engine.step
         assert plan is not None
         assert not plan.decodes, "PD-1: no decode on a prefill engine"
+        if self.watch is not None:
+            self.watch.ended(engine, now_s)
         ended = set(engine.end(now_s))
         for chunk in plan.chunks:
             passage = prefiller.passages.get(chunk.sequence)
@@ -298,12 +312,26 @@ class DisaggregatedEngine:
 
     def _send(self, prefiller: _Prefiller, passage: Passage, tokens: int, now_s: float) -> None:
         """Over the engine's link, one transfer after the other."""
-        n_bytes = tokens * prefiller.engine.model.kv_bytes_per_token()
-        prefiller.link_free_s = max(now_s, prefiller.link_free_s) + self._link(prefiller.engine).seconds(n_bytes)
         passage.sent_tokens += tokens
-        passage.sent_bytes += n_bytes
+        passage.sent_bytes += tokens * prefiller.engine.model.kv_bytes_per_token()
         passage.n_left += 1
-        self._at(prefiller.link_free_s, lambda at_s: self._sent(prefiller, passage, at_s))
+        begin_s = max(now_s, prefiller.link_free_s)
+        prefiller.link_free_s = self._transfer(
+            prefiller.engine, begin_s, tokens, lambda at_s: self._sent(prefiller, passage, at_s)
+        )
+
+    def _transfer(self, engine: Engine, begin_s: float, tokens: int, arrive: Callable[[float], None]) -> float:
+        """KV over the engine's link from then on; until when."""
+        n_bytes = tokens * engine.model.kv_bytes_per_token()
+
+        def happen(end_s: float) -> None:
+            if self.watch is not None:
+                self.watch.transferred(engine, begin_s, end_s, tokens, n_bytes)
+            arrive(end_s)
+
+        end_s = begin_s + self._link(engine).seconds(n_bytes)
+        self._at(end_s, happen)
+        return end_s
 
     def _link(self, engine: Engine) -> Link:
         """Every GPU of an engine has a link of its own; between unequal engines the smaller number counts."""
@@ -355,9 +383,8 @@ class DisaggregatedEngine:
         while self._stored and self._reserve(self._stored[0]):
             passage = self._stored.popleft()
             decoder = self._decoders[passage.decoder]
-            n_bytes = passage.sequence.isl * decoder.engine.model.kv_bytes_per_token()
-            decoder.link_free_s = max(now_s, decoder.link_free_s) + self._link(decoder.engine).seconds(n_bytes)
-            self._at(decoder.link_free_s, lambda at_s, passage=passage: self._land(passage, at_s))  # type: ignore[misc]  # bound now
+            begin_s = max(now_s, decoder.link_free_s)
+            decoder.link_free_s = self._transfer(decoder.engine, begin_s, passage.sequence.isl, partial(self._land, passage))
 
     def _land(self, passage: Passage, now_s: float) -> None:
         """All of it is there: the first token, made by the prefill, goes out and decoding may begin."""
@@ -391,7 +418,7 @@ class DisaggregatedEngine:
         step_s = engine.begin(now_s)
         if step_s is None:
             return
-        self.counters.n_steps += 1
+        self._note_step(engine, now_s)
         self._at(now_s + step_s, lambda end_s: self._end_decode(decoder, end_s))
 
     def _end_decode(self, decoder: _Decoder, now_s: float) -> None:
@@ -399,12 +426,19 @@ class DisaggregatedEngine:
         plan = engine.step
         assert plan is not None
         assert not plan.chunks, "PD-1: no prefill on a decode engine"
+        if self.watch is not None:
+            self.watch.ended(engine, now_s)
         for sequence in engine.end(now_s):
             self.counters.generated_tokens += sequence.yielded_now
             self._yielded.append(sequence)
             if sequence.finish is not None:
                 self.counters.finished[sequence.finish] += 1
                 self._leave(self._passages[sequence])
+
+    def _note_step(self, engine: Engine, now_s: float) -> None:
+        self.counters.n_steps += 1
+        if self.watch is not None:
+            self.watch.began(engine, now_s)
 
     def _leave(self, passage: Passage) -> None:
         """Give back what was set aside for it."""

@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from longbench_sched.errors import UsageError
-from longbench_sched.sim.cost import StepCost, load_of
+from longbench_sched.sim.cost import StepBill, StepCost, load_of
 from longbench_sched.sim.engine import Engine, Glide, vllm_state
 from longbench_sched.sim.pipeline import DynamicChunking, Pipeline, chunk_price, fit_quadratic, hand_off_s_per_token
 from longbench_sched.sim.policy.sarathi import FastgenOptions
@@ -67,18 +68,54 @@ class StageCost:
 
     def __call__(self, plan: StepPlan) -> list[float]:
         """Seconds that the plan takes in each stage."""
-        calibration = self.cost.calibration
+        return [self._both(gpu_s, host_s) for gpu_s, host_s in self._times(self.cost.bill(load_of(plan)))]
+
+    def explain(self, plan: StepPlan) -> list[StepBill]:
+        """The same time as a call gives, part by part, of one GPU of each stage: its share of layers; of the last, the head."""
         bill = self.cost.bill(load_of(plan))
+        heads = [part for part in bill.parts if part.name == "head"]
+        head_peak_s = sum(part.flop for part in heads) / self.cost.gpu.bf16_flops
+        bills = []
+        for stage, (gpu_s, host_s) in enumerate(self._times(bill)):
+            share, is_last = self.pipeline.shares[stage], stage == self.pipeline.n_stages - 1
+            parts = [
+                replace(part, seconds=share * part.seconds, flop=share * part.flop, n_bytes=share * part.n_bytes)
+                for part in bill.parts
+                if part.name != "head"
+            ]
+            peak_s = share * (bill.peak_s - head_peak_s) + head_peak_s * is_last
+            parts += heads if is_last else []
+            seconds = self._both(gpu_s, host_s)
+            bills.append(StepBill(seconds, gpu_s, host_s, tuple(parts), bill.load, peak_s, bill.bandwidth))
+        return bills
+
+    def _both(self, gpu_s: float, host_s: float) -> float:
+        return max(gpu_s, host_s) if self.cost.calibration.is_host_overlapped else gpu_s + host_s
+
+    def _times(self, bill: StepBill) -> list[tuple[float, float]]:
+        """Seconds of the GPU and of the host in each stage."""
+        calibration = self.cost.calibration
         head_s = sum(part.seconds for part in bill.parts if part.name == "head")
         host_s = calibration.host_step_s + calibration.host_per_request_s * (len(bill.load.chunks) + bill.load.n_decodes)
-        seconds = []
+        times = []
         for stage, n in enumerate(self.pipeline.layers):
             gpu_s = self.pipeline.stage_s(bill.gpu_s - head_s, stage)
             if stage == self.pipeline.n_stages - 1:
                 gpu_s += head_s
-            of_host_s = host_s + calibration.host_per_layer_s * n
-            seconds.append(max(gpu_s, of_host_s) if calibration.is_host_overlapped else gpu_s + of_host_s)
-        return seconds
+            times.append((gpu_s, host_s + calibration.host_per_layer_s * n))
+        return times
+
+
+class Watch(Protocol):
+    """Looks at every micro-batch of an engine."""
+
+    def sent(self, engine: PipedEngine, batch: MicroBatch) -> None:
+        """A micro-batch has entered stage 0, and it is known when it will enter and leave the others."""
+        ...
+
+    def left(self, engine: PipedEngine, end_s: float) -> None:
+        """The first of those on their way has left the last stage."""
+        ...
 
 
 @dataclass(slots=True)
@@ -91,6 +128,7 @@ class PipedEngine(Engine):
     places: int = field(kw_only=True, default=0)  # requests that run at once, of all slots and of one
     places_of_slot: int = field(kw_only=True, default=0)
     flight: deque[MicroBatch] = field(default_factory=deque)  # in the order in which they were sent
+    watch: Watch | None = None
     _free_at_s: list[float] = field(default_factory=list)
     _slots: list[_Slot] = field(default_factory=list)
     _next_slot: int = 0
@@ -110,6 +148,8 @@ class PipedEngine(Engine):
         free_s = self._free_at_s[0]
         if free_s <= now_s + _INSTANT_S and (batch := self._next(now_s)) is not None:
             self.flight.append(batch)
+            if self.watch is not None:
+                self.watch.sent(self, batch)
             free_s = self._free_at_s[0]
         if not self.flight:
             return None
@@ -124,6 +164,8 @@ class PipedEngine(Engine):
         while self.flight and self.flight[0].left_s[-1] <= end_s + _INSTANT_S:
             batch = self.flight.popleft()
             self._slots[batch.slot].is_out = False
+            if self.watch is not None:
+                self.watch.left(self, end_s)
             yielded += self._advance(batch.plan, end_s)
         return yielded
 

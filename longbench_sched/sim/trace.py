@@ -1,56 +1,183 @@
-"""Trace: looks at every step as it begins and notes what it computes, what it costs and what it waits for.
+"""Trace: looks at every step and notes what it computes, what it costs and what it waits for.
 
 Bills are made part by part (`StepCost.explain`), which costs more than the price alone: a trace makes a simulation two or three
 times as slow.
+
+One engine is noted when its step begins. Where several things go on at once, a row is written when the step, or the micro-
+batch, is over: its end then is the instant at which its tokens went out, to the ns.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from longbench_sched.sim.cost import StepBill
+from longbench_sched.sim.deployment import AnyEngine
+from longbench_sched.sim.disaggregation import DisaggregatedEngine
 from longbench_sched.sim.engine import Engine
+from longbench_sched.sim.micro_batches import MicroBatch, PipedEngine
+from longbench_sched.sim.side_by_side import SideBySide
 from longbench_sched.sim.step import StepPlan
-from longbench_sched.steps import Phase, StepColumns
+from longbench_sched.steps import TRANSFER, Phase, PoolFacts, StepColumns, StepFacts, StepTable
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is known of a step when it begins."""
+
+    ints: dict[str, int]
+    floats: dict[str, float]
+    texts: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Place:
+    """An engine, as rows name it, and what of it is under way."""
+
+    pool: str = ""
+    instance: int = 0
+    n_batches: int = 0
+    begun: tuple[_Row, float] | None = None  # and since when
+    flight: deque[tuple[MicroBatch, list[_Row]]] = field(default_factory=deque)
+    until_ns: dict[int, int] = field(default_factory=dict)  # end of the last row, by stage; of the link: `_LINK`
+
+
+_LINK = -1
 
 
 class StepTracer:
     """`transport.StepObserver` that keeps every step."""
 
     def __init__(self) -> None:
-        self.columns = StepColumns()
+        self._columns = StepColumns()
+        self._origin_ns = 0
+        self._places: dict[int, _Place] = {}  # by `id`: engines are not hashable
+        self._pools: list[PoolFacts] = []
+
+    def attach(self, engine: AnyEngine, origin_ns: int) -> None:
+        """Look at everything that goes on in it."""
+        self._origin_ns = origin_ns
+        match engine:
+            case DisaggregatedEngine():
+                engine.watch = self
+                self._know("prefill", engine.prefillers)
+                self._know("decode", engine.decoders)
+            case SideBySide():
+                engine.watch = self
+                self._know("", engine.engines)
+            case _:
+                self._know("", [engine])
+
+    def table(self, facts: StepFacts) -> StepTable:
+        """The steps so far, and whose they are."""
+        return self._columns.table(replace(facts, pools=tuple(self._pools)))
+
+    def _know(self, pool: str, engines: Sequence[Engine]) -> None:
+        for instance, engine in enumerate(engines):
+            self._places[id(engine)] = _Place(pool, instance)
+            if isinstance(engine, PipedEngine):
+                engine.watch = self
+        first = engines[0]
+        self._pools.append(PoolFacts(pool, len(engines), first.layout.pp, first.kv_tokens))
+
+    # transport.StepObserver
 
     def note(self, engine: Engine, begin_ns: int, end_ns: int) -> None:
         """The step in progress of the engine, and from when to when it runs."""
-        plan, state = engine.step, engine.state
+        plan, place = engine.step, self._places.setdefault(id(engine), _Place())
         assert plan is not None
         if plan.is_empty:  # the scheduler waits for company: time passes, nothing is computed
             return
-        bill = engine.cost.explain(plan)
-        load = bill.load
-        self.columns.add(
-            {
-                "begin_ns": begin_ns,
-                "end_ns": end_ns,
-                "n_prefill": len(load.chunks),
-                "n_decode": load.n_decodes,
-                "prefill_tokens": load.prefill_tokens,
-                "decode_tokens": load.decode_tokens,
-                "decode_context": load.decode_context,
-                "n_running": len(state.running),
-                "n_waiting": len(state.waiting),
-                "n_admitted": len(plan.admitted),
-                "n_preempted": len(plan.preempted),
-                "kv_used_tokens": state.kv.held * state.kv.block_tokens,
-            },
-            {
-                "flop": bill.flop,
-                "n_bytes": bill.n_bytes,
-                "arithmetic_intensity": bill.arithmetic_intensity,
-                "compute_utilisation": bill.compute_utilisation,
-                "bandwidth_utilisation": bill.bandwidth_utilisation,
-                "gpu_s": bill.gpu_s,
-                "host_s": bill.host_s,
-            },
-            {"phase": phase_of(plan), "bound": bill.bound},
-        )
+        row = _row(engine, place, plan, engine.cost.explain(plan))
+        place.n_batches += 1
+        self._add(row, begin_ns, end_ns)
+
+    # disaggregation.Watch: engines side by side
+
+    def began(self, engine: Engine, begin_s: float) -> None:
+        """The engine's step in progress has begun."""
+        plan, place = engine.step, self._places[id(engine)]
+        assert plan is not None
+        if plan.is_empty:
+            return
+        place.begun = _row(engine, place, plan, engine.cost.explain(plan)), begin_s
+        place.n_batches += 1
+
+    def ended(self, engine: Engine, end_s: float) -> None:
+        """It has ended."""
+        place = self._places[id(engine)]
+        if place.begun is not None:
+            self._add_after(place, 0, *place.begun, end_s)
+        place.begun = None
+
+    def transferred(self, engine: Engine, begin_s: float, end_s: float, tokens: int, n_bytes: int) -> None:
+        """KV has gone over the link of the engine."""
+        place, columns = self._places[id(engine)], self._columns
+        ints = dict.fromkeys(columns.ints, 0)
+        ints |= {"instance": place.instance, "transfer_tokens": tokens, "transfer_bytes": n_bytes}
+        row = _Row(ints, dict.fromkeys(columns.floats, 0.0), {"pool": place.pool, "phase": TRANSFER, "bound": "comm"})
+        self._add_after(place, _LINK, row, begin_s, end_s)
+
+    # micro_batches.Watch
+
+    def sent(self, engine: PipedEngine, batch: MicroBatch) -> None:
+        """A micro-batch has entered stage 0, and it is known when it will enter and leave the others."""
+        place = self._places[id(engine)]
+        bills = engine.stage_cost.explain(batch.plan)
+        place.flight.append((batch, [_row(engine, place, batch.plan, bill, stage) for stage, bill in enumerate(bills)]))
+        place.n_batches += 1
+
+    def left(self, engine: PipedEngine, end_s: float) -> None:
+        """The first of those on their way has left the last stage."""
+        place = self._places[id(engine)]
+        batch, rows = place.flight.popleft()
+        for stage, (row, begin_s, left_s) in enumerate(zip(rows, batch.entered_s, batch.left_s, strict=True)):
+            self._add_after(place, stage, row, begin_s, end_s if row is rows[-1] else left_s)
+
+    def _add_after(self, place: _Place, lane: int, row: _Row, begin_s: float, end_s: float) -> None:
+        """A row of engines whose clock is in seconds: what rounding lets begin before the row before it ended begins then."""
+        begin_ns, end_ns = (self._origin_ns + round(at_s * 1e9) for at_s in (begin_s, end_s))
+        begin_ns = max(begin_ns, place.until_ns.get(lane, begin_ns))
+        place.until_ns[lane] = end_ns
+        self._add(row, begin_ns, end_ns)
+
+    def _add(self, row: _Row, begin_ns: int, end_ns: int) -> None:
+        self._columns.add(row.ints | {"begin_ns": begin_ns, "end_ns": end_ns}, row.floats, row.texts)
+
+
+def _row(engine: Engine, place: _Place, plan: StepPlan, bill: StepBill, stage: int = 0) -> _Row:
+    load, state = bill.load, engine.state
+    return _Row(
+        {
+            "instance": place.instance,
+            "stage": stage,
+            "micro_batch": place.n_batches,
+            "n_prefill": len(load.chunks),
+            "n_decode": load.n_decodes,
+            "prefill_tokens": load.prefill_tokens,
+            "decode_tokens": load.decode_tokens,
+            "decode_context": load.decode_context,
+            "n_running": len(state.running),
+            "n_waiting": len(state.waiting),
+            "n_admitted": len(plan.admitted),
+            "n_preempted": len(plan.preempted),
+            "kv_used_tokens": state.kv.held * state.kv.block_tokens,
+            "transfer_tokens": 0,
+            "transfer_bytes": 0,
+        },
+        {
+            "flop": bill.flop,
+            "n_bytes": bill.n_bytes,
+            "arithmetic_intensity": bill.arithmetic_intensity,
+            "compute_utilisation": bill.compute_utilisation,
+            "bandwidth_utilisation": bill.bandwidth_utilisation,
+            "gpu_s": bill.gpu_s,
+            "host_s": bill.host_s,
+        },
+        {"pool": place.pool, "phase": phase_of(plan), "bound": bill.bound},
+    )
 
 
 def phase_of(plan: StepPlan) -> Phase:

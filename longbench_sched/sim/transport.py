@@ -31,10 +31,14 @@ PREEMPTED = "preempted"  # a mark: the request lost its KV at least once
 
 
 class StepObserver(Protocol):
-    """Looks at every step when it has begun."""
+    """Looks at every step."""
+
+    def attach(self, engine: AnyEngine, origin_ns: int) -> None:
+        """Told once what will run. Where several things go on at once, the engine tells of them, in seconds from the origin."""
+        ...
 
     def note(self, engine: Engine, begin_ns: int, end_ns: int) -> None:
-        """The step in progress of the engine, and from when to when it runs."""
+        """The step in progress of an engine that does one after the other, and from when to when it runs."""
         ...
 
 
@@ -90,6 +94,8 @@ class SimTransport:
         self._end_ns: int | None = None  # of the step in progress
         self._open: dict[Sequence, _Exchange] = {}
         loop.source = self
+        if observer is not None:
+            observer.attach(engine, self._origin_ns)
 
     # transport.Transport
 
@@ -185,7 +191,7 @@ class SimTransport:
             self._end_ns = None
             return False
         self._end_ns = at_ns + max(1, round(duration_s * 1e9))
-        if self._observer is not None:
+        if self._observer is not None and not self._engine.is_concurrent:
             assert isinstance(self._engine, Engine)
             self._observer.note(self._engine, at_ns, self._end_ns)
         return True

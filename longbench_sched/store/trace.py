@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from longbench_sched.errors import StoreError
 from longbench_sched.run import RunMeta
-from longbench_sched.steps import STEP_COLUMNS, STEPS_VERSION, StepFacts, StepTable
+from longbench_sched.steps import STEP_COLUMNS, STEPS_VERSION, PoolFacts, StepColumn, StepFacts, StepTable
 from longbench_sched.store.atomic import write_atomically
 from longbench_sched.store.opened import open_for_arrow
 
@@ -34,7 +34,7 @@ def write_steps(steps: StepTable, path: Path) -> None:
 
     from longbench_sched.store import buffers
 
-    kinds = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+    kinds = _kinds()
     schema = pa.schema(
         [pa.field(c.name, kinds[c.type], metadata={"unit": c.unit, "meaning": c.meaning}) for c in STEP_COLUMNS],
         metadata={FOOTER_KEY: orjson.dumps(asdict(steps.facts))},
@@ -59,7 +59,7 @@ def write_steps(steps: StepTable, path: Path) -> None:
 
 
 def read_steps(path: Path) -> StepTable:
-    """Read a trace. Raises StoreError: missing, not a trace, damaged, newer than this version."""
+    """Read a trace, an older one in today's form. Raises StoreError: missing, not a trace, damaged, newer than this version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -73,6 +73,9 @@ def read_steps(path: Path) -> StepTable:
         raise StoreError(f"{path}: no such file.") from None
     except (OSError, pa.ArrowException):
         raise StoreError(f"{path} is not a readable Parquet file. Make the trace again: simulate ... --trace FILE.") from None
+    for column in STEP_COLUMNS:
+        if column.since > facts.version:
+            stored = stored.append_column(column.name, pa.array(_before(column, stored.num_rows), _kinds()[column.type]))
     if missing := {column.name for column in STEP_COLUMNS} - set(stored.column_names):
         raise StoreError(f"{path} is damaged: it lacks the column {sorted(missing)[0]!r}. Make the trace again.")
     ints: dict[str, Sequence[int]] = {}
@@ -86,7 +89,20 @@ def read_steps(path: Path) -> StepTable:
             floats[column.name] = array("d", buffers.floats_of(values).tobytes())
         else:
             texts[column.name] = [text or "" for text in buffers.texts_of(values)]
-    return StepTable(facts, stored.num_rows, ints, floats, texts)
+    return StepTable(replace(facts, version=STEPS_VERSION), stored.num_rows, ints, floats, texts)
+
+
+def _kinds() -> dict[str, Any]:
+    import pyarrow as pa
+
+    return {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+
+
+def _before(column: StepColumn, n_rows: int) -> list[int] | list[str]:
+    """A column that an older trace lacks: that was always of one engine with one stage, step after step."""
+    if column.type == "text":
+        return [""] * n_rows
+    return list(range(n_rows)) if column.name == "micro_batch" else [0] * n_rows
 
 
 def find_steps(run_path: Path, meta: RunMeta) -> Path | None:
@@ -117,6 +133,8 @@ def _facts(footer: bytes | None, path: Path) -> StepFacts:
     try:
         known = orjson.loads(footer)
         facts = StepFacts(**{item.name: known[item.name] for item in fields(StepFacts) if item.name in known})
+        if facts.version <= STEPS_VERSION:
+            facts = replace(facts, pools=tuple(PoolFacts(**pool) for pool in facts.pools))  # type: ignore[arg-type]  # still JSON
     except (ValueError, TypeError):
         raise StoreError(f"{path} is damaged: its footer cannot be read. Make the trace again.") from None
     if facts.version > STEPS_VERSION:

@@ -230,7 +230,6 @@ def test_engines_over_several_gpus_are_named_with_them(
         pytest.param(["--decode-engines", "2"], "Say which way", id="pools without a way"),
         pytest.param(["--disaggregation", "dynamo"], "Did you mean dynamo-like?", id="a way nobody knows"),
         pytest.param(["--disaggregation", "dynamo-like", "-pp", "2"], "pipeline stages are not played", id="pools of stages"),
-        pytest.param(["-pp", "2", "--trace", "steps.parquet"], "several go on at once", id="a trace of stages"),
     ],
 )
 def test_what_cannot_be_spread_over_gpus_is_said_in_one_error(

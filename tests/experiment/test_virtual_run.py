@@ -11,7 +11,7 @@ import pytest
 
 from longbench_sched.compare.point import point_of
 from longbench_sched.errors import TargetError, UsageError
-from longbench_sched.experiment.virtual_run import Origin, Setting, Simulated, make_engine, plan_virtual, simulate
+from longbench_sched.experiment.virtual_run import Origin, Setting, Simulated, make_engine, plan_virtual, simulate, step_facts
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.report import headline
 from longbench_sched.run import Run
@@ -178,7 +178,7 @@ def test_a_scheduler_that_waits_for_company_takes_no_step_meanwhile() -> None:
     done = simulate(plan_virtual(workload, 0), setting("static", "--batch-size", "2"), ORIGIN, observer=tracer)
     first_ns = done.run.table.ints["first_byte_ns"][0] - done.run.table.ints["sent_ns"][0]
     assert 1_000_000_000 < first_ns < 1_100_000_000
-    assert tracer.columns.texts["phase"] == ["prefill", "decode", "decode"]
+    assert tracer.table(step_facts(done.run.meta)).texts["phase"] == ["prefill", "decode", "decode"]
 
 
 # -- several GPUs
@@ -240,11 +240,24 @@ def test_between_pools_ttft_is_prefill_and_transfer() -> None:
     assert stats["tpot"].p50 == pytest.approx(alone["tpot"].p50, abs=3e-9)
 
 
-@pytest.mark.parametrize("chosen", [setting("vllm", "-pp=2"), apart("vllm", Pools())], ids=["stages", "pools"])
-def test_steps_that_overlap_are_not_traced(chosen: Setting) -> None:
+@pytest.mark.parametrize("name", PARALLEL)
+def test_a_trace_changes_nothing_and_its_last_stage_ends_where_tokens_have_their_stamps(name: str) -> None:
+    chosen, _ = PARALLEL[name]
     plan = plan_virtual(read_workload(LOAD, "mine", "mine.toml", Path()), 0)
-    with pytest.raises(UsageError, match="several go on at once"):
-        simulate(plan, chosen, ORIGIN, observer=StepTracer())
+    tracer = StepTracer()
+    run = simulate(plan, chosen, ORIGIN, observer=tracer).run
+    assert columns(run) == columns(simulate(plan, chosen, ORIGIN).run)
+    steps = tracer.table(step_facts(run.meta))
+    last = max(steps.ints["stage"])
+    is_last = [stage == last for stage in steps.ints["stage"]]
+    ends = {end for end, here in zip(steps.ints["end_ns"], is_last, strict=True) if here}
+    stamps = set(run.table.lists["chunk_at_ns"])
+    assert stamps <= ends
+    # Everything that ends gives somebody a token, but for chunks that are not the last of their prompt and for transfers.
+    ends_of_decodes = {
+        end for end, here, n in zip(steps.ints["end_ns"], is_last, steps.ints["n_decode"], strict=True) if here and n
+    }
+    assert ends_of_decodes <= stamps
 
 
 def test_a_run_that_is_cancelled_leaves_pools_and_stages_empty() -> None:

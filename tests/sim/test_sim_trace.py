@@ -24,7 +24,7 @@ def trace(engine: Engine, *arrivals: tuple[int, int]) -> tuple[StepTable, list[f
         prices.append(seconds)
         engine.end(end_ns / 1e9)
         now_ns = end_ns
-    return tracer.columns.table(FACTS), prices
+    return tracer.table(FACTS), prices
 
 
 def test_a_step_is_noted_with_its_tokens_by_kind_its_batch_and_its_memory() -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 from handmade_steps import FACTS, trace
 from stored_runs import make_record, make_run
 
 from longbench_sched.errors import StoreError
+from longbench_sched.steps import STEP_COLUMNS, PoolFacts
 from longbench_sched.store import catalogue
 from longbench_sched.store.parquet import write_run
-from longbench_sched.store.trace import find_steps, read_steps, write_steps
+from longbench_sched.store.trace import FOOTER_KEY, find_steps, read_steps, write_steps
 
 STEPS = trace(
     (1000, 1200, "prefill", {"prefill_tokens": 8192, "n_waiting": 3, "flop": 1e14, "arithmetic_intensity": 2000.5}),
@@ -26,6 +29,34 @@ STEPS = trace(
 def test_a_trace_is_read_back(tmp_path: Path) -> None:
     write_steps(STEPS, tmp_path / "steps.parquet")
     assert read_steps(tmp_path / "steps.parquet") == STEPS
+
+
+def test_a_trace_of_version_1_is_read_as_one_engine_with_one_stage(tmp_path: Path) -> None:
+    """Written as version 1 did: without the columns that say whose a step is, and without pools in the footer."""
+    path, old = tmp_path / "steps.parquet", tmp_path / "old.parquet"
+    write_steps(STEPS, path)
+    table = pq.read_table(path)
+    facts = json.loads(table.schema.metadata[FOOTER_KEY]) | {"version": 1}
+    del facts["pools"]
+    later = ["pool", "instance", "stage", "micro_batch", "transfer_tokens", "transfer_bytes"]
+    assert later == [column.name for column in STEP_COLUMNS if column.since > 1]
+    pq.write_table(table.drop_columns(later).replace_schema_metadata({FOOTER_KEY: json.dumps(facts)}), old)
+    steps = read_steps(old)
+    assert list(steps.ints["micro_batch"]) == [0, 1]
+    assert replace(steps, ints={**steps.ints, "micro_batch": STEPS.ints["micro_batch"]}) == STEPS
+    assert steps.facts.engines == (PoolFacts("", 1, 1, FACTS.kv_tokens),)
+    write_steps(steps, tmp_path / "again.parquet")
+    assert read_steps(tmp_path / "again.parquet") == steps
+    pq.write_table(table.drop_columns(["pool"]), old)  # of version 2
+    with pytest.raises(StoreError, match="lacks the column 'pool'"):
+        read_steps(old)
+
+
+def test_pools_are_read_back(tmp_path: Path) -> None:
+    facts = replace(FACTS, pools=(PoolFacts("prefill", 2, 1, 500), PoolFacts("decode", 1, 1, 1000)))
+    steps = trace((1000, 1200, "transfer", {"pool": "prefill", "instance": 1, "transfer_bytes": 1 << 40}), facts=facts)
+    write_steps(steps, tmp_path / "steps.parquet")
+    assert read_steps(tmp_path / "steps.parquet") == steps
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names must be text")
