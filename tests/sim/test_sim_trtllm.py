@@ -58,6 +58,13 @@ def test_first_come_first_served_gives_the_first_all_it_can_take() -> None:
     assert story.plans == [[(0, 150, 0, P), (1, 32, 0, P)], [(1, 118, 32, P)]]
 
 
+def test_first_come_first_served_lets_a_short_prompt_have_what_is_less_than_a_block() -> None:
+    """64 tokens: 24 are left beside 0, too few for a block of 1, enough for all of 2."""
+    engine = trtllm(max_num_tokens=64, enable_chunked_prefill=True)
+    story = drive(engine, [Arrival(0, 40, 1), Arrival(0, 100, 1), Arrival(0, 20, 1)])
+    assert story.plans == [[(0, 40, 0, P), (2, 20, 0, P)], [(1, 64, 0, P)], [(1, 36, 64, P)]]
+
+
 def test_by_utilization_the_one_started_last_is_paused_and_comes_back_first() -> None:
     """4 blocks of 32: 0 and 1 hold two each when 0 needs a third; 1 goes back with the 6 tokens that it had, before 2."""
     engine = trtllm(128, capacity_scheduler_policy="MAX_UTILIZATION", enable_block_reuse=False)

@@ -272,14 +272,12 @@ class Trtllm:
             budget -= n
 
     def _first_come(self, contexts: list[_Fit], budget: int) -> None:
-        """In order; whole blocks unless it is the last piece."""
+        """In order; whole blocks unless it is the last piece. What is less than a block is left for a short one behind."""
         unit = self.options.tokens_per_block
         for fit in contexts:
             n = min(fit.left, budget)
             if n < fit.left:
                 n -= n % unit
-            if n <= 0:
-                return
             fit.n = n
             budget -= n
 
