@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from stored_runs import make_meta, make_record, make_run
 
 from longbench_sched.errors import StoreError
-from longbench_sched.store.catalogue import find_run, is_taken, list_runs, make_run_id, read_stored
+from longbench_sched.store.catalogue import find_run, find_runs, is_taken, list_runs, make_run_id, read_stored
 from longbench_sched.store.journal import Journal
 from longbench_sched.store.parquet import write_run
 
@@ -88,7 +89,8 @@ class TestFindRun:
             ("2026-11-30T1012-vllm-30k-500-c64", "2026-11-30T1012-vllm-30k-500-c64.parquet"),
             ("2026-11-30T1012-vllm-30k-500-c64.parquet", "2026-11-30T1012-vllm-30k-500-c64.parquet"),
             ("2026-11", "2026-11-30T1012-vllm-30k-500-c64.parquet"),
-            ("sglang", "2026-12-01T0900-sglang-smoke.parquet"),
+            ("2026-12-01T0900-s", "2026-12-01T0900-sglang-smoke.parquet"),
+            ("sglang-smoke", "2026-12-01T0900-sglang-smoke.parquet"),
             ("2026-12-01T0900-vllm-smoke", "2026-12-01T0900-vllm-smoke.journal"),
         ],
     )
@@ -105,7 +107,10 @@ class TestFindRun:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("smoke", r"'smoke' stands for 2 runs in .*\. Write more of the id:\n  2026-12-01T0900-"),
+            ("2026-12", r"'2026-12' could be any of 2 in .*\. Write more of the id.*:\n  2026-12-01T0900-"),
+            ("smoke", r"no run 'smoke' in .*\. It is only a part of 2 ids; write the id:\n  2026-12-01T0900-"),
+            ("e", r"no run 'e' in .*\. It is only a part of 3 ids"),
+            ("2026*", "'2026\\*' means 3 runs, and one is wanted here. Name one of them:"),
             ("2026-11-30T1012-vllm-30k-500-c65", "Did you mean 2026-11-30T1012-vllm-30k-500-c64?"),
             ("xyzzy", "The latest is kept."),
         ],
@@ -121,8 +126,70 @@ class TestFindRun:
     def test_an_empty_folder_and_a_missing_one(self, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="holds none"):
             find_run("latest", tmp_path)
-        with pytest.raises(StoreError, match="there is no folder"):
+        with pytest.raises(StoreError, match=r"the folder .*gone is not there"):
             find_run("latest", tmp_path / "gone")
+
+
+class TestFindRuns:
+    @pytest.fixture
+    def several(self, tmp_path: Path) -> Path:
+        """Targets `a` and `b` of two experiments, and a run by itself whose id begins with a target's name."""
+        for when, names in (("2026-11-30T1000-x", ("a", "b")), ("2026-11-30T1100-x", ("a", "c"))):
+            for name in names:
+                for block in (1, 2):
+                    run = make_run([])
+                    meta = replace(run.meta, experiment={"id": when, "target": name, "block": block})
+                    write_run(replace(run, meta=meta), tmp_path / f"{when}.{name}.{block}.parquet")
+        write_run(make_run([]), tmp_path / "cherry.parquet")
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("name", "ids"),
+        [
+            ("a", ["2026-11-30T1100-x.a.1", "2026-11-30T1100-x.a.2"]),
+            ("b", ["2026-11-30T1000-x.b.1", "2026-11-30T1000-x.b.2"]),
+            ("c", ["2026-11-30T1100-x.c.1", "2026-11-30T1100-x.c.2"]),
+            ("ch", ["cherry"]),
+            ("2026-11-30T1000-x.a", ["2026-11-30T1000-x.a.1", "2026-11-30T1000-x.a.2"]),
+            ("2026-11-30T1000-x.a.2", ["2026-11-30T1000-x.a.2"]),
+            ("2026-11-30T11", [f"2026-11-30T1100-x.{name}.{block}" for name in "ac" for block in (1, 2)]),
+            ("cherry,2026-11-30T1000-x.a.1", ["cherry", "2026-11-30T1000-x.a.1"]),
+            ("*.b.*", ["2026-11-30T1000-x.b.1", "2026-11-30T1000-x.b.2"]),
+        ],
+    )
+    def test_a_name_means_one_thing(self, several: Path, name: str, ids: list[str]) -> None:
+        assert [path.stem for path in find_runs(name, several)] == ids
+        if "," not in name:
+            assert [path.stem for path in find_runs(f"{several}/{name}", several / "elsewhere")] == ids
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("2026-11-30", r"could be any of 2 .*:\n  2026-11-30T1000-x\n  2026-11-30T1100-x$"),
+            ("2026-11-30T1000-x.a.", r"could be any of 2 .*:\n  2026-11-30T1000-x.a.1\n  2026-11-30T1000-x.a.2$"),
+            ("x", r"'x' could be any of 2 .*:\n  2026-11-30T1000-x\n  2026-11-30T1100-x$"),
+            ("err", "no run 'err' in .* It is only a part of an id; write the id:\n  cherry"),
+        ],
+    )
+    def test_a_name_that_could_mean_several_things_is_an_error_that_lists_them(
+        self, several: Path, name: str, message: str
+    ) -> None:
+        with pytest.raises(StoreError, match=message):
+            find_runs(name, several)
+
+    def test_a_folder_means_its_runs_and_one_without_any_says_what_is_there(self, several: Path, tmp_path: Path) -> None:
+        assert len(find_runs(str(several))) == 9
+        (tmp_path / "above" / "within").mkdir(parents=True)
+        (tmp_path / "above" / "empty").mkdir()
+        (tmp_path / "above" / "files").mkdir()
+        (tmp_path / "above" / "files" / "notes.md").touch()
+        write_run(make_run([]), tmp_path / "above" / "within" / "one.parquet")
+        with pytest.raises(StoreError, match=r"above is a folder without runs of its own.*:\n  .*above/within \(1\)"):
+            find_runs(str(tmp_path / "above"))
+        with pytest.raises(StoreError, match=r"empty is a folder without a run \(it is empty\)"):
+            find_runs(str(tmp_path / "above" / "empty"))
+        with pytest.raises(StoreError, match=r"files is a folder without a run \(it holds notes.md\)"):
+            find_runs(str(tmp_path / "above" / "files"))
 
 
 def test_a_stored_run_and_a_killed_one_are_read_alike(results: Path) -> None:
