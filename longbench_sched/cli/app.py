@@ -42,8 +42,8 @@ class _Commands(PlainGroup):
         """Run the command that was named."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            output.say("Interrupted.")
+        except KeyboardInterrupt as interrupt:  # its words, if any, tell what is stored
+            output.explain(f"Interrupted. {interrupt}".strip())
             return EXIT_INTERRUPTED
 
 
@@ -130,7 +130,7 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         output.say(traceback.format_exc())
     first, *rest = message.strip().splitlines() or ["failed without a message"]
-    output.say("\n".join([f"Error: {first}", *(f"  {line.strip()}" for line in rest)]))
+    output.explain("\n".join([f"Error: {first}", *(f"  {line.strip()}" for line in rest)]))
     return code
 
 
@@ -138,7 +138,7 @@ def _wrong_usage(error: Any) -> str:
     """Words of the option parser (typer carries it inside under a private name, so it is known by its shape)."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "longbench-sched"
-    return f"{error.format_message().strip()}\nSee: {command} --help"
+    return f"{error.format_message().strip()}\nSee: `{command} --help`"
 
 
 def _bug(error: Exception) -> str:

@@ -80,7 +80,7 @@ def list_(results: _Folder = "results") -> int:
 
     found = baselines.list_baselines(Path(results))
     if not found:
-        output.say(f"No baselines in {results}. `baseline save NAME RUN... --reason ...` makes one.")
+        output.explain(f"No baselines in {results}. `baseline save NAME RUN... --reason ...` makes one.")
     for path in found:
         kept = decode_baseline(path.read_bytes(), str(path))
         cells = ", ".join(dict.fromkeys(point.cell for point in kept.points))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from longbench_sched.cli import output
 from longbench_sched.cli.engine_flags import one_of
-from longbench_sched.cli.exports import STDOUT, Export
+from longbench_sched.cli.exports import STDOUT, Export, write_each
 from longbench_sched.errors import UsageError
 from longbench_sched.experiment.claims import Answered, Claim, Grid, choose
 from longbench_sched.experiment.claims_answered import answer_claim
@@ -75,8 +75,11 @@ def show(result: Result, *, explain: bool, figures: bool) -> None:
 
 def write(result: Result, exports: Sequence[Export]) -> None:
     """Write everything to every opened place. Raises StoreError."""
-    for export in exports:
+
+    def write_one(export: Export) -> None:
         if export.format.name == "json":
             export.write(render_json(result.answered, result.tables))
         else:
             export.write(markdown.render(build_claims_page(result.answered, result.tables)))
+
+    write_each(exports, write_one)

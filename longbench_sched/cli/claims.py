@@ -46,6 +46,6 @@ def claims(
         result = claiming.answer(wanted)
         if not uses_stdout(export or []):
             claiming.show(result, explain=explain, figures=figures)
-        claiming.write(result, exports)
-        pages.say_written(exports)
+        with pages.saying_written(exports):
+            claiming.write(result, exports)
     return EXIT_OK

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from longbench_sched.cli import output, pages
@@ -26,39 +28,87 @@ def conclude(
     strict: bool = False,
     steps: StepTable | None = None,
 ) -> int:
-    """Print and export runs; returns the exit code. Raises StoreError, after all else, for a run that could not be stored."""
+    """Print and export runs; returns the exit code. Raises StoreError, after all else, for what could not be written.
+
+    An interrupt tells where the runs are: KeyboardInterrupt with words.
+    """
+    with telling_what_is_stored(measured, exports):
+        return _conclude(measured, exports, min_success, strict, steps)
+
+
+@contextmanager
+def telling_what_is_stored(measured: Sequence[Measured], exports: Sequence[Export] = ()) -> Iterator[None]:
+    """An interrupt of the block gets words: which runs there are by then, and how to see them. Raises KeyboardInterrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        paths = [str(one.path) for one in measured if one.path.exists()]
+        if not paths:
+            raise
+        what = "The run is" if len(paths) == 1 else f"{len(paths)} runs are"
+        words = [f"{what} stored: {', '.join(paths)}. To see {'it' if len(paths) == 1 else 'them'}: {_command('show', paths)}."]
+        if missing := [export.name for export in exports if export.file is not None and not export.is_written]:
+            flags = [word for name in missing for word in ("--export", name)]
+            words.append(f"To write {', '.join(missing)}: {_command('report', [*paths, *flags])}.")
+        raise KeyboardInterrupt("\n  ".join([*words, *(one.failure for one in measured if one.failure)])) from None
+
+
+def _command(name: str, words: Sequence[str]) -> str:
+    return f"`{shlex.join(['longbench-sched', name, *words])}`"
+
+
+def _conclude(
+    measured: Sequence[Measured], exports: Sequence[Export], min_success: float, strict: bool, steps: StepTable | None
+) -> int:
     summaries = [summarize(one.run, with_curves=shows_curves(exports)) for one in measured]
     files = _files([str(one.path) for one in measured], exports)
-    if not uses_stdout([export.name for export in exports]):
-        pages.print_page(summaries, files, steps)
-    pages.write_exports(summaries, exports, steps=steps)
-    codes = [verdict(summary, min_success=min_success, strict=strict) for summary in summaries]
     failures = [one.failure for one in measured if one.failure is not None]
+    with _noting(failures):
+        if not uses_stdout([export.name for export in exports]):
+            pages.print_page(summaries, files, steps)
+    with _noting(failures):
+        pages.write_exports(summaries, exports, steps)
+    codes = [verdict(summary, min_success=min_success, strict=strict) for summary in summaries]
     if failures:
-        raise StoreError(failures[0])
+        raise StoreError("\n".join(failures))
     return next((code for code in codes if code != EXIT_OK), EXIT_OK)
+
+
+@contextmanager
+def _noting(failures: list[str]) -> Iterator[None]:
+    """What cannot be written in the block is said at the end: it costs nothing else."""
+    try:
+        yield
+    except StoreError as error:
+        failures.append(str(error))
 
 
 def _files(stored: Sequence[str], exports: Sequence[Export]) -> dict[str, str]:
     """Label -> path of all that is written."""
     files = {"Stored" if len(stored) == 1 else f"Stored {place}": path for place, path in enumerate(stored, 1)}
-    return files | {export.format.name.capitalize(): export.name for export in exports if export.file is not None}
+    for export in exports:
+        if export.file is not None:
+            label = export.format.name.capitalize()
+            files[label] = f"{files[label]}, {export.name}" if label in files else export.name
+    return files
 
 
 def verdict(summary: Summary, *, min_success: float, strict: bool) -> int:
     """The exit code, with a line on stderr where it is not 0."""
     if summary.meta.interrupted is not None:
-        output.say(f"Interrupted by {summary.meta.interrupted}: what was measured is stored.")
+        output.explain(f"Interrupted by {summary.meta.interrupted}: what was measured is stored.")
         return EXIT_TERMINATED if summary.meta.interrupted == "SIGTERM" else EXIT_INTERRUPTED
     outcomes = summary.outcomes
     if success_share(outcomes) < min_success or outcomes.ok == 0:
-        output.say(
+        output.explain(
             f"Error: {outcomes.ok}/{outcomes.attempted} ok, fewer than --min-success {min_success:g}. "
             "The reasons are in the page above; the run is stored."
         )
         return EXIT_NOT_MEASURED
     if strict and "isl-mismatch" in summary.marks:
-        output.say("Error: --strict: the server counted other prompt lengths than planned (isl-mismatch). The run is stored.")
+        output.explain(
+            "Error: --strict: the server counted other prompt lengths than planned (isl-mismatch). The run is stored."
+        )
         return EXIT_NOT_MEASURED
     return EXIT_OK
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longbench_sched.cli.engine_flags import read_target
-from longbench_sched.cli.measure import Measured, Order, measure
+from longbench_sched.cli.measure import Measured, Order, measure, signals_held
 from longbench_sched.engine import find_engine
 from longbench_sched.errors import UsageError
 from longbench_sched.launch.process import EmbeddedOptions, EmbeddedServer
@@ -53,7 +53,10 @@ def measure_embedded(order: Order, settings: Settings, *, api: str | None = None
         target = read_target(
             engine=settings.engine, base_url=server.base_url, model=None, api=api, count=count, headers=(), api_key=None
         )
-        return measure(order, target)
+        measured = measure(order, target)
+        with signals_held():  # the run is stored, and where it lies is not yet said
+            server.stop()
+        return measured
 
 
 def engine_flags(knobs: Sequence[str]) -> tuple[str, ...]:

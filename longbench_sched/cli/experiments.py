@@ -6,6 +6,7 @@ Everything that can be wrong with any cell is found before the first one is meas
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,10 +95,26 @@ def run_experiment(given: Mapping[str, Any]) -> int:
     with open_exports(given["export"] or [], formats) as exports:
         if not ledger.path.exists():
             ledger.create()
-        with ledger.held():
-            output.say(opening(ledger, cells))
-            results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
-        return _conclude(ledger, cells, results, exports, given)
+        try:
+            with ledger.held():
+                output.say(opening(ledger, cells))
+                results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
+            return _conclude(ledger, cells, results, exports, given)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_what_there_is(ledger, cells)) from None
+
+
+def _what_there_is(ledger: Ledger, cells: Sequence[Cell]) -> str:
+    """For an interrupt: which runs are stored, and how to see them or to go on."""
+    n = sum(ledger.finished(cell.key) is not None for cell in cells)
+    shown = f" To see them: `longbench-sched show {shlex.quote(f'{ledger.folder}/{ledger.id}')}`." if n else ""
+    go_on = f" To go on: {_resume_command(ledger)}." if n < len(cells) else ""
+    return f"{n} of {len(cells)} runs are stored in {ledger.folder}.{shown}{go_on}"
+
+
+def _resume_command(ledger: Ledger) -> str:
+    elsewhere = [] if ledger.folder == catalogue.DEFAULT_FOLDER else ["--output-dir", str(ledger.folder)]
+    return f"`{shlex.join(['longbench-sched', 'run', '--resume', ledger.id, *elsewhere])}`"
 
 
 def make_experiment(given: Mapping[str, Any]) -> Experiment:
@@ -348,7 +365,7 @@ def say_end(result: Result) -> None:
     """Name a cell that failed."""
     if result.how == "failed":
         first, *_ = str(result.error or result.detail).splitlines()
-        output.say(f"  failed: {first.rstrip('.')}. The other runs go on.")
+        output.explain(f"  failed: {first.rstrip('.')}. The other runs go on.")
 
 
 def _plan_lines(ledger: Ledger, cells: Sequence[Cell], maker: CellMaker) -> list[str]:
@@ -391,7 +408,7 @@ def _conclude(
     missing = len(cells) - len(finished)
     output.say(f"Stored {len(finished)} runs: {ledger.folder}/{ledger.id}.*{schema.ENDING}")
     if missing:
-        output.say(f"{missing} of {len(cells)} runs are missing. To run them: longbench-sched run --resume {ledger.id}")
+        output.explain(f"{missing} of {len(cells)} runs are missing. To run them: {_resume_command(ledger)}")
     if any(result.how == "interrupted" for result in results):
         return EXIT_INTERRUPTED
     if failed or missing:
@@ -412,7 +429,7 @@ def _print(by_target: Mapping[str, Sequence[Summary]], exports: Sequence[Export]
         try:
             comparison = compare(sides[0], sides[1:])
         except NotComparableError as error:
-            output.say(f"Error: {error}")
+            output.explain(f"Error: {error}")
             pages.print_page(summaries)
             return EXIT_INCONCLUSIVE
         pages.say_page(build_comparison(comparison), exports)

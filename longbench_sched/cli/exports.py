@@ -1,23 +1,28 @@
 """Files that a result is exported to: format from the suffix, opened before anything is measured.
 
 A run of an hour must not end in "no such folder". A file is opened without touching what it holds; its old content goes only
-when the new one is there to replace it, and a file made by us is removed again if there is nothing to put into it.
+when the new one is there to replace it, and a file made by us is removed again if there is nothing to put into it. One that
+cannot be written costs none of the others.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from typing import TypeVar
 
 from longbench_sched.cli import output
-from longbench_sched.errors import StoreError, UsageError
+from longbench_sched.errors import LongbenchError, StoreError, UsageError
 from longbench_sched.report import FORMATS, Format, find_format
 
 STDOUT = "-"
+_REMEDY = " Runs that are stored stay so: export again to another place."
+
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -29,6 +34,7 @@ class Export:
     file: FileIO | None
     is_new: bool = False
     is_written: bool = False
+    beside: list[Path] = field(default_factory=list)  # pictures that were written with it
 
     def write(self, content: str | bytes) -> None:
         """Replace what the file holds by this. Raises StoreError (disk full)."""
@@ -44,9 +50,7 @@ class Export:
             while rest:
                 rest = rest[self.file.write(rest) :]
         except OSError as error:
-            raise StoreError(
-                f"cannot write {self.name}: {error.strerror}. Runs that are stored stay so: export again to another place."
-            ) from None
+            raise StoreError(f"cannot write {self.name}: {error.strerror}.{_REMEDY}") from None
         self.is_written = True
 
 
@@ -62,9 +66,32 @@ def uses_stdout(names: Sequence[str]) -> bool:
 
 @contextmanager
 def open_exports(names: Sequence[str], formats: Mapping[str, Format] = FORMATS) -> Iterator[list[Export]]:
-    """Open every file now. Raises UsageError for an unknown suffix and StoreError for a file that cannot be written."""
+    """Open every file now. Raises UsageError for an unknown suffix, StoreError for what cannot be written: all of it."""
     with ExitStack() as opened:
-        yield [opened.enter_context(_opened(name, formats)) for name in names]
+        exports: list[Export] = []
+        _each(names, lambda name: exports.append(opened.enter_context(_opened(name, formats))), "cannot be written")
+        yield exports
+
+
+def write_each(exports: Sequence[Export], write: Callable[[Export], None]) -> None:
+    """Write every export that can be written. Raises, after all of them, one StoreError that names each that could not."""
+    _each(exports, write, "were not written")
+
+
+def _each(items: Sequence[_T], do: Callable[[_T], None], how: str) -> None:
+    failed: list[LongbenchError] = []
+    for item in items:
+        try:
+            do(item)
+        except LongbenchError as error:
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        said = [str(error) for error in failed]
+        remedy = f"\n{_REMEDY.strip()}" if any(text.endswith(_REMEDY) for text in said) else ""
+        lines = "\n".join(text.removesuffix(_REMEDY) for text in said)
+        raise StoreError(f"{len(failed)} of {len(items)} exports {how}.\n{lines}{remedy}")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def headline(
 ) -> int:
     """What does the main workload look like under each scheduler? Runs it on the embedded engine, without a GPU."""
     from longbench_sched.cli import output
-    from longbench_sched.cli.conclude import conclude
+    from longbench_sched.cli.conclude import conclude, telling_what_is_stored
     from longbench_sched.cli.embedded import Settings, measure_embedded
     from longbench_sched.cli.exports import open_exports
     from longbench_sched.cli.measure import Measured, Order, Timing
@@ -55,7 +55,8 @@ def headline(
             with_knobs = f", with {' '.join(knobs)} (its default refuses a 30K prompt)" if knobs else ""
             output.say(f"{number}/{len(SCHEDULERS)} {engine}: {WORKLOAD}, {num_prompts} requests{with_knobs}")
             settings = Settings(engine=engine, knobs=knobs, time_scale=time_scale)
-            measured.append(measure_embedded(order, settings))
+            with telling_what_is_stored(measured):
+                measured.append(measure_embedded(order, settings))
             if measured[-1].run.meta.interrupted is not None:
                 break
         return conclude(measured, exports)

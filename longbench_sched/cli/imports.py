@@ -50,6 +50,6 @@ def import_results(
                 summaries.append(summarize(stored, with_curves=shows_curves(exports)))
         if not uses_stdout(export or []):
             pages.print_page(summaries)
-        pages.write_exports(summaries, exports)
-        pages.say_written(exports)
+        with pages.saying_written(exports):
+            pages.write_exports(summaries, exports)
     return EXIT_OK

@@ -111,7 +111,7 @@ def measure(order: Order, target: Target) -> Measured:
         recorder = _Recorder(log, meta, 0 if target.api != "chat" else preflight.template_overhead)
         hits_before = read_prefix_hits(target, options)
         result = _send(order, target, dialect, plan, preflight, run_id, recorder, log)
-        with _signals_held():
+        with signals_held():
             lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
             meta = engine_answers.with_prefix_hits(meta, hits_before, target, options)
             meta = replace(meta, marks=recorder.run_marks)
@@ -124,7 +124,7 @@ def _new_run_id(folder: Path, engine: str, workload: str) -> str:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
+def signals_held() -> Iterator[None]:
     """While a run is put away a signal changes nothing: all it could do is lose the run, and it ends by itself at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -151,7 +151,7 @@ def store(run: Run, path: Path, log: journal.Journal) -> Measured:
             return Measured(run, log.path, f"{error}\n`show {log.path}` reads it from its journal.")
         return _store_elsewhere(run, path.name, log, str(error))
     if log.failure is not None:
-        output.say(f"Warning: {log.failure.rstrip('.')}. The run itself is stored.")
+        output.explain(f"Warning: {log.failure.rstrip('.')}. The run itself is stored.")
     log.remove()
     return Measured(run, path)
 
@@ -263,7 +263,7 @@ class _Recorder:
         """Name the requests in flight if nothing has moved for long."""
         warning = self._watchdog.look(time.monotonic(), (progress.phase, progress.sent, progress.done))
         if warning is not None:
-            output.say(warning)
+            output.explain(warning)
 
     def note_start(self, progress: Progress) -> None:
         """Tell the journal when the measured phase began, as soon as that is known: due times count from there."""

@@ -58,7 +58,7 @@ def measure_noise(candidate: Side, n_runs: int, folder: Path, headers: Sequence[
             "Is the candidate's engine still up? Without --measure-noise the check reads stored runs alone."
         )
     for fact in differing_facts([candidate.points, points]):
-        output.say(
+        output.explain(
             f"Warning: {fact.name} was {fact.values[0]} in the candidate's runs and is now {fact.values[1]}: not one build."
         )
     output.say(f"Stored; to read it again: --noise-floor '{ledger.folder}/{ledger.id}.*'")

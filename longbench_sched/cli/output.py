@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from longbench_sched.cli.prose import fold
 from longbench_sched.errors import StoreError
 
 MAX_COLUMNS = 80
@@ -47,6 +48,11 @@ def say(text: str) -> None:
         _write(sys.stderr, text)
     except OSError:  # there is nowhere left to say so
         _discard(sys.stderr)
+
+
+def explain(text: str) -> None:
+    """Write sentences: an error, a warning. Folded for a terminal; elsewhere each stays a line of its own, for scripts."""
+    say(fold(text, columns(sys.stderr)) if sys.stderr.isatty() else text)
 
 
 def columns(stream: TextIO) -> int:

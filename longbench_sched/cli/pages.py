@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from longbench_sched.cli import output
-from longbench_sched.cli.exports import Export, uses_stdout
+from longbench_sched.cli.exports import Export, uses_stdout, write_each
 
 if TYPE_CHECKING:
     from longbench_sched.metrics.stat import Summary
@@ -23,11 +24,27 @@ def summaries_of(
     """Read and summarise stored runs. Raises StoreError for one that is missing or damaged."""
     from longbench_sched.metrics.summary import summarize
     from longbench_sched.slo import Slo
-    from longbench_sched.store.catalogue import find_run, read_stored
+    from longbench_sched.store.catalogue import read_stored
 
     slo = Slo.parse(goodput) if goodput else None
-    stored = (read_stored(find_run(name, Path(folder)), with_lateness=False) for name in names)
+    stored = (read_stored(path, with_lateness=False) for path in paths_of(names, folder))
     return [summarize(run, slo, with_curves=with_curves) for run in stored]
+
+
+class _Picture(NamedTuple):
+    """A chart, drawn."""
+
+    name: str
+    caption: str
+    data: bytes
+
+
+def paths_of(names: Sequence[str], folder: str) -> list[Path]:
+    """The run files of names; `latest` is one run here, which is what a page is about. Raises StoreError."""
+    from longbench_sched.store.catalogue import LATEST, find_run, find_runs
+
+    found = (find_runs(name, Path(folder)) if name != LATEST else [find_run(name, Path(folder))] for name in names)
+    return [path for paths in found for path in paths]
 
 
 def print_page(summaries: Sequence[Summary], files: Mapping[str, str] | None = None, steps: StepTable | None = None) -> None:
@@ -50,33 +67,43 @@ def say_page(page: Page, exports: Sequence[Export]) -> None:
     """Print a page that was built and write it to every opened place. Raises StoreError, UsageError."""
     from longbench_sched.report import terminal
 
-    if not uses_stdout([export.name for export in exports]):
-        columns, colour = output.columns(sys.stdout), output.wants_colour(sys.stdout)
-        output.emit(terminal.render(page, columns=columns, colour=colour))
-    for export in exports:
-        export.write(export.format.render(page))
-    say_written(exports)
+    with saying_written(exports):
+        try:
+            if not uses_stdout([export.name for export in exports]):
+                columns, colour = output.columns(sys.stdout), output.wants_colour(sys.stdout)
+                output.emit(terminal.render(page, columns=columns, colour=colour))
+        finally:  # a stdout that is full costs no file
+            write_each(exports, lambda export: export.write(export.format.render(page)))
 
 
 def write_exports(
-    summaries: Sequence[Summary],
-    exports: Sequence[Export],
-    files: Mapping[str, str] | None = None,
-    steps: StepTable | None = None,
+    summaries: Sequence[Summary], exports: Sequence[Export], steps: StepTable | None = None, charts: str | None = None
 ) -> None:
-    """Write the page to every opened place in its format. Raises StoreError."""
+    """Write the page to every opened place in its format; with charts (svg, png) beside Markdown. Raises StoreError."""
     if not exports:
         return
-    page = _page(summaries, files, steps)
-    for export in exports:
-        export.write(export.format.render(page))
+    page = _page(summaries, None, steps)
+    drawn = [] if charts is None else _draw(summaries, charts)
+
+    def write(export: Export) -> None:
+        if drawn and export.format.name == "markdown" and export.file is not None:
+            _write_illustrated(page, export, drawn)
+        else:
+            export.write(export.format.render(page))
+
+    write_each(exports, write)
 
 
-def say_written(exports: Sequence[Export], more: Sequence[Path] = ()) -> None:
-    """Say which files were written, in one line; none of it is the result."""
-    names = [export.name for export in exports if export.file is not None] + [str(path) for path in more]
-    if names:
-        output.say(f"  Written  {', '.join(names)}")
+@contextmanager
+def saying_written(exports: Sequence[Export]) -> Iterator[None]:
+    """At the end of the block say which files were written, in one line, also where some could not be."""
+    try:
+        yield
+    finally:
+        names = [export.name for export in exports if export.is_written]
+        names += [str(path) for export in exports for path in export.beside]
+        if names:
+            output.say(f"  Written  {', '.join(names)}")
 
 
 def report_as(tool: str, names: Sequence[str], folder: str, exports: Sequence[str]) -> int:
@@ -87,36 +114,39 @@ def report_as(tool: str, names: Sequence[str], folder: str, exports: Sequence[st
     from longbench_sched.metrics.summary import summarize
     from longbench_sched.report import FORMATS
     from longbench_sched.report.foreign import build_foreign
-    from longbench_sched.store.catalogue import find_run, read_stored
+    from longbench_sched.store.catalogue import read_stored
 
     forms = {suffix: form for suffix, form in FORMATS.items() if form.name in ("markdown", "text", "html")}
     with open_exports(exports, forms) as opened:
-        runs = [read_stored(find_run(name, Path(folder)), with_lateness=False) for name in names]
+        runs = [read_stored(path, with_lateness=False) for path in paths_of(names, folder)]
         converted = [convert(run, tool) for run in runs]
         say_page(build_foreign([summarize(run) for run in runs], converted), opened)
     return EXIT_OK
 
 
-def write_charts(summaries: Sequence[Summary], exports: Sequence[Export], form: str) -> list[Path]:
-    """Draw the charts beside each exported Markdown, and show them at its end. The pictures; raises StoreError, UsageError."""
-    from longbench_sched.report import markdown
+def _draw(summaries: Sequence[Summary], form: str) -> list[_Picture]:
     from longbench_sched.report.charts import charts
     from longbench_sched.report.drawing import to_png, to_svg
+
+    return [
+        _Picture(f"{chart.name}.{form}", chart.caption, to_png(chart.spec) if form == "png" else to_svg(chart.spec).encode())
+        for chart in charts(summaries)
+    ]
+
+
+def _write_illustrated(page: Page, export: Export, drawn: Sequence[_Picture]) -> None:
+    """Write Markdown that shows the charts at its end, and the charts beside it."""
+    from longbench_sched.report import markdown
     from longbench_sched.store.atomic import write_atomically
 
-    drawn = [(chart, to_png(chart.spec) if form == "png" else to_svg(chart.spec).encode()) for chart in charts(summaries)]
-    written: list[Path] = []
-    for export in exports:
-        if export.format.name != "markdown" or export.file is None:
-            continue
-        path, pictures = Path(export.name), []
-        for chart, data in drawn:
-            name = f"{path.stem}-{chart.name}.{form}"
-            write_atomically(path.with_name(name), partial(_put, data))
-            written.append(path.with_name(name))
-            pictures.append((chart.caption, name))
-        export.write(markdown.render(_page(summaries, None, None), pictures))
-    return written
+    path = Path(export.name)
+    shown = []
+    for picture in drawn:
+        beside = path.with_name(f"{path.stem}-{picture.name}")
+        write_atomically(beside, partial(_put, picture.data))
+        export.beside.append(beside)
+        shown.append((picture.caption, beside.name))
+    export.write(markdown.render(page, shown))
 
 
 def _put(data: bytes, file: BinaryIO) -> None:

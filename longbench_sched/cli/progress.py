@@ -67,14 +67,15 @@ def progress_text(progress: Progress, *, with_bar: bool) -> str:
 
     if progress.phase == "warmup":
         return f"  warming up · {progress.in_flight} in flight"
+    if progress.phase == "drain":  # no bar: all of it must be seen on a narrow terminal
+        done = f"{progress.done}/{progress.planned} done"
+        return f"  stopping: {progress.in_flight} still in flight · {done} · Ctrl-C again to leave now"
     parts = [f"{progress.done}/{progress.planned}", f"{progress.in_flight} in flight"]
     if progress.done > progress.ok:
         parts.append(f"{progress.done - progress.ok} not ok")
     if progress.lateness_ms is not None:
         parts.append(f"late {significant(progress.lateness_ms, 2)} ms")
-    if progress.phase == "drain":
-        parts.append("stopping: waiting for what is in flight (Ctrl-C again to leave)")
-    elif progress.left_s is not None:
+    if progress.left_s is not None:
         parts.append(f"{_clock(progress.left_s)} left")
     bar = f"{_bar(progress.done, progress.planned)}  " if with_bar else ""
     return f"  {bar}{' · '.join(parts)}"

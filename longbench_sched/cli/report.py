@@ -58,7 +58,7 @@ def report(
     from longbench_sched.cli import pages, traces
     from longbench_sched.cli.exports import STDOUT, check_charts, open_exports, shows_curves
     from longbench_sched.errors import EXIT_OK, UsageError
-    from longbench_sched.store.catalogue import find_run, read_stored
+    from longbench_sched.store.catalogue import read_stored
 
     if charts is not None:
         check_charts(charts, export or [])
@@ -69,13 +69,13 @@ def report(
         raise UsageError("--from and --to say which part is drawn. Give --timeline FILE.svg as well.")
     if timeline is not None:
         traces.check_timeline(Path(timeline))
+    names = [str(path) for path in pages.paths_of(runs, results)]
     with open_exports(export or ([STDOUT] if timeline is None else [])) as opened:
-        steps = traces.steps_of(runs, results, trace)
+        steps = traces.steps_of(names, results, trace)
         if timeline is not None:
-            traces.write_timeline(Path(timeline), steps, read_stored(find_run(runs[0], Path(results))), view)
+            traces.write_timeline(Path(timeline), steps, read_stored(Path(names[0])), view)
         if opened:
-            summaries = pages.summaries_of(runs, results, goodput, with_curves=shows_curves(opened) or charts is not None)
-            pages.write_exports(summaries, opened, steps=steps)
-            pictures = [] if charts is None else pages.write_charts(summaries, opened, charts)
-            pages.say_written(opened, pictures)
+            summaries = pages.summaries_of(names, results, goodput, with_curves=shows_curves(opened) or charts is not None)
+            with pages.saying_written(opened):
+                pages.write_exports(summaries, opened, steps=steps, charts=charts)
     return EXIT_OK

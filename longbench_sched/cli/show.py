@@ -29,5 +29,6 @@ def show(
     from longbench_sched.cli import pages, traces
     from longbench_sched.errors import EXIT_OK
 
-    pages.print_page(pages.summaries_of(runs, results, goodput), steps=traces.steps_of(runs, results, trace))
+    names = [str(path) for path in pages.paths_of(runs, results)]
+    pages.print_page(pages.summaries_of(names, results, goodput), steps=traces.steps_of(names, results, trace))
     return EXIT_OK

@@ -12,6 +12,7 @@ from longbench_sched.errors import WorkloadError
 from longbench_sched.workload.strict import did_you_mean
 
 HERE = Path("workloads")
+MAX_LISTED = 8  # files in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ def find_workload(name_or_path: str, here: Path = HERE, shipped: Path | None = N
     path = Path(name_or_path)
     is_path = name_or_path.endswith(".toml") or path.name != name_or_path
     if is_path:
+        if os.path.isdir(path):
+            raise WorkloadError(f"{name_or_path} is a folder, and a workload is a file. {_inside(path, here, shipped)}")
         if not os.path.isfile(path):  # False as well for a name that is too long for a file
             raise WorkloadError(
                 f"{name_or_path}: no such file. Give the path of a workload file, or a name: {_names(here, shipped)}."
@@ -76,6 +79,15 @@ def find_workload(name_or_path: str, here: Path = HERE, shipped: Path | None = N
 
 def _names(here: Path, shipped: Path | None) -> str:
     return ", ".join(entry.name for entry in list_workloads(here, shipped))
+
+
+def _inside(folder: Path, here: Path, shipped: Path | None) -> str:
+    """Which files of a folder can be meant, or what to do where there is none."""
+    if found := _files(folder):
+        shown = ", ".join(map(str, found[:MAX_LISTED]))
+        more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+        return f"Name one of those in it: {shown}{more}."
+    return f"It holds no .toml file. Give the path of one, or a name: {_names(here, shipped)}."
 
 
 def _files(folder: Path) -> list[Path]:

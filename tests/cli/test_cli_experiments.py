@@ -123,7 +123,7 @@ def test_b11_a_cell_that_hangs_is_ended_at_its_deadline_and_the_rest_go_on(
     assert code == 4
     printed = capsys.readouterr().err
     assert "deadline" in printed
-    assert "1 of 2 runs are missing. To run them: longbench-sched run --resume" in printed
+    assert "1 of 2 runs are missing. To run them: `longbench-sched run --resume" in printed
     first, second = runs_of(tmp_path / "r")
     assert statuses(first).count("cancelled") == 2
     assert not read_run(first).meta.complete

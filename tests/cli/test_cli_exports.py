@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from longbench_sched.cli.exports import open_exports, uses_stdout
+from longbench_sched.cli.app import main
+from longbench_sched.cli.exports import open_exports, uses_stdout, write_each
 from longbench_sched.errors import StoreError, UsageError
 
 
@@ -53,6 +54,57 @@ def test_a_full_disk_is_one_error_that_says_where_the_run_is(tmp_path: Path) -> 
     full.symlink_to("/dev/full")
     with open_exports([str(full)]) as [export], pytest.raises(StoreError, match=r"No space left.*Runs that are stored stay so"):
         export.write("x" * 100_000)
+
+
+def test_every_place_that_cannot_be_opened_is_named_in_one_error(tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in ("no/a.md", "good.md", "b.xlsx")]
+    with pytest.raises(StoreError) as failure, open_exports(names):
+        pytest.fail("the block must not be entered")
+    first, *rest = str(failure.value).splitlines()
+    assert first == "2 of 3 exports cannot be written."
+    assert [line.split(":")[0] for line in rest] == [f"--export {names[0]}", f"--export {names[2]}"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_one_that_cannot_be_written_costs_none_of_the_others(tmp_path: Path) -> None:
+    """The first, the third: what comes between and after them is written all the same."""
+    names = [str(tmp_path / f"{name}.md") for name in "abcd"]
+    for full in (names[0], names[2]):
+        Path(full).symlink_to("/dev/full")
+    with open_exports(names) as exports, pytest.raises(StoreError) as failure:
+        write_each(exports, lambda export: export.write("x" * 100_000))
+    assert str(failure.value).splitlines() == [
+        "2 of 4 exports were not written.",
+        f"cannot write {names[0]}: No space left on device.",
+        f"cannot write {names[2]}: No space left on device.",
+        "Runs that are stored stay so: export again to another place.",
+    ]
+    assert [Path(name).stat().st_size for name in (names[1], names[3])] == [100_000] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+@pytest.mark.parametrize("command", ["report", "compare", "import", "claims"])
+def test_every_command_writes_what_it_can_and_names_what_it_could_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    foreign = str(Path(__file__).parents[1] / "store" / "foreign" / "vllm_bench_serve.json")
+    folder = ["--output-dir", str(tmp_path / "results")]
+    assert main(["import", foreign, *folder]) == 0
+    full, good = tmp_path / "full.md", tmp_path / "good.json"
+    full.symlink_to("/dev/full")
+    words = {
+        "report": ["report", "latest", *folder],
+        "compare": ["compare", "latest", "latest", "--anyway", *folder],
+        "import": ["import", foreign, *folder],
+        "claims": ["claims", "C04"],
+    }[command]
+    capsys.readouterr()
+    assert main([*words, "--export", str(full), "--export", str(good)]) == 2
+    said = capsys.readouterr().err
+    assert good.stat().st_size > 100
+    assert f"  Written  {good}\n" in said
+    assert f"Error: cannot write {full}: No space left on device." in said
 
 
 @pytest.mark.parametrize(("names", "taken"), [(["-"], True), (["a.md", "-.csv"], True), (["a-.md"], False), ([], False)])

@@ -176,6 +176,35 @@ def test_names_mean_files_folders_patterns_ids_targets_and_lists(results: Path) 
         select_side("chunks", results)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "NAME"], ["report", "NAME"], ["compare", "NAME", "whole"], ["compare", "whole", "NAME"], ["power", "NAME"],
+        ["check", "NAME", "--baseline", "whole"], ["check", "whole", "--baseline", "NAME"],
+        ["baseline", "promote", "kept", "NAME", "--reason", "x"],
+    ],
+    ids=["show", "report", "base", "candidate", "power", "check", "baseline", "promote"],
+)  # fmt: skip
+def test_every_command_means_the_same_by_a_name(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """A target means its runs; a letter inside ids, or a beginning that several have, means none of them."""
+    for path in results.glob("*.parquet"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    if "kept" in words:
+        assert said(["baseline", "save", "kept", "whole", "--reason", "x"], tmp_path, capsys)[0] == 0
+
+    def code_of(name: str) -> int:
+        return main([*(word.replace("NAME", name) for word in words), "--output-dir", str(tmp_path)])
+
+    assert code_of("whole") == 0
+    capsys.readouterr()
+    assert code_of("o") == 2
+    assert "only a part of 3 ids" in capsys.readouterr().err
+    assert code_of("chunks.w") == 2
+    assert "'chunks.w' could be any of 3 in" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["chunks.whole.1-2", "chunks.whole.0"], ids=["later", "earlier"])
 def test_an_attempt_that_was_cut_short_does_not_stand_beside_the_complete_one(results: Path, tmp_path: Path, name: str) -> None:
     for path in results.glob("chunks.whole.*.parquet"):

@@ -27,7 +27,7 @@ NOW = Progress(
         (replace(NOW, phase="warmup", in_flight=3), "  warming up · 3 in flight"),
         (
             replace(NOW, phase="drain"),
-            "  143/256 · 64 in flight · late 0.31 ms · stopping: waiting for what is in flight (Ctrl-C again to leave)",
+            "  stopping: 64 still in flight · 143/256 done · Ctrl-C again to leave now",
         ),
     ],
     ids=["running", "failures", "unknown", "hours", "warm-up", "drain"],

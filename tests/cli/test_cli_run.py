@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -540,6 +542,55 @@ def test_b13_a_second_interrupt_while_the_run_is_put_away_does_not_cost_the_run(
     assert 5 <= kept.table.n < 100, "the signal is seen a few requests after it was sent"
     assert set(kept.table.texts["status"]) == {"ok"}
     assert f"{kept.table.n}/{kept.table.n} ok" in printed.out
+
+
+class _Interrupting(io.StringIO):
+    """A stdout during whose first page Ctrl-C is pressed."""
+
+    def write(self, text: str) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().write(text)
+
+
+def test_b13_an_interrupt_while_the_page_is_made_says_what_is_stored_and_how_to_see_it(
+    workload: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", _Interrupting())
+    page = tmp_path / "page.md"
+    with ScriptedServer(engine([Send(OK)])) as server:
+        assert run(workload, results, server.url, "--export", str(page)) == 130
+    monkeypatch.undo()
+    (path,) = results.iterdir()
+    first, second = capsys.readouterr().err.splitlines()[-2:]
+    assert first == f"Interrupted. The run is stored: {path}. To see it: `longbench-sched show {path}`."
+    assert second == f"  To write {page}: `longbench-sched report {path} --export {page}`."
+    assert not page.exists()
+    assert main(["show", str(path)]) == 0
+
+
+def test_b13_an_interrupt_between_runs_says_what_is_stored_and_how_to_go_on(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the second run is prepared: the engine is asked for its models."""
+    n_asked = 0
+
+    def cards(_: Received) -> Steps:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            return [Silence()]
+        return [Send(models("m"))]
+
+    with ScriptedServer(engine([Send(OK)], models=cards)) as server:
+        assert run(workload, results, server.url, "--num-runs", "3", "--cool-down", "0s") == 130
+    (ledger,) = results.glob("*.experiment.jsonl")
+    name = ledger.name.removesuffix(".experiment.jsonl")
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"Interrupted. 1 of 3 runs are stored in {results}. To see them: `longbench-sched show {results}/{name}`. "
+        f"To go on: `longbench-sched run --resume {name} --output-dir {results}`."
+    )
+    assert main(["show", f"{results}/{name}"]) == 0
 
 
 def test_an_interrupt_before_the_run_begins_says_so_and_leaves_nothing(

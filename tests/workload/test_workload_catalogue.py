@@ -63,6 +63,14 @@ def test_a_missing_file_is_named(folders: tuple[Path, Path]) -> None:
         find_workload("nowhere/x.toml", *folders)
 
 
+def test_a_folder_is_answered_with_the_files_in_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"here is a folder, and a workload is a file\. Name one .*: .*here/mine\.toml\.$"):
+        find_workload(str(folders[0]), *folders)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(WorkloadError, match=r"It holds no \.toml file\. .* a name: ladder, mine, smoke\.$"):
+        find_workload(str(tmp_path / "none"), *folders)
+
+
 def test_the_shipped_folder_holds_the_workloads_of_the_readme() -> None:
     names = {path.stem for path in shipped_folder().glob("*.toml")}
     assert names >= {"30k-500-c64", "30k-500-r1", "interference", "context-ladder", "decode-heavy", "prefill-heavy", "smoke"}
