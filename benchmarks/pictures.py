@@ -1,7 +1,7 @@
-"""The pictures of docs/policies: one load, every policy, the same three seconds.
+"""The pictures of docs/policies: one load, every policy, the same three seconds; and of docs/parallel, on several GPUs.
 
     python -m benchmarks.pictures                  # all of them
-    python -m benchmarks.pictures sglang vllm      # some
+    python -m benchmarks.pictures sglang stages    # some
 
 Eight chats (2,000 tokens in, 150 out, four a second) meet three long prompts (24,000 in, 40 out). Simulated on an H200 with
 Qwen2.5-Coder-7B and no fitted parameter; the pictures come out the same on every machine.
@@ -19,10 +19,11 @@ from longbench_sched.experiment.virtual_run import Origin, Setting, plan_virtual
 from longbench_sched.report import timeline
 from longbench_sched.sim.engine import OPTIONS
 from longbench_sched.sim.flags import read_flags
+from longbench_sched.sim.pools import Pools
 from longbench_sched.sim.trace import StepTracer
 from longbench_sched.workload.spec import read_workload
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "policies"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 VIEW = timeline.View(0.0, 3.0)
 LOAD = """
 title = "Chats that meet long prompts"
@@ -45,6 +46,27 @@ rate = "1.3/s"
 requests = 3
 """
 
+LONG_LOAD = """
+title = "A long prompt comes to some that decode"
+warmups = 0
+
+[[lane]]
+name = "chat"
+isl = 2000
+osl = 400
+arrivals = "constant"
+rate = "20/s"
+requests = 6
+
+[[lane]]
+name = "long"
+isl = 28000
+osl = 10
+arrivals = "constant"
+rate = "4/s"
+requests = 1
+"""
+
 # Picture -> engine, its flags, what the title says. Engines that this version does not play are passed over.
 PICTURES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "vllm": ("vllm", (), "vLLM V1, budget 8192: decodes ride with every chunk"),
@@ -61,27 +83,44 @@ PICTURES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "fastgen": ("fastgen", (), "DeepSpeed-FastGen: the same as a preset"),
 }
 
+# The same with several engines or stages: pools, the load, and from when to when.
+PARALLEL: dict[str, tuple[str, tuple[str, ...], Pools | None, str, timeline.View, str]] = {
+    "stages": (
+        "sglang", ("--pp-size", "4", "--chunked-prefill-size", "4096"), None, LONG_LOAD, timeline.View(0.0, 0.45),
+        "SGLang in four pipeline stages: white is bubbles",
+    ),
+    "pools": (
+        "vllm", (), Pools("mooncake-like", 2, 1), LOAD, timeline.View(0.0, 2.5),
+        "vLLM, two engines prefill, one decodes, KV goes through a store",
+    ),
+}  # fmt: skip
+
 
 def draw(name: str) -> str:
     """One picture as SVG."""
-    engine, flags, words = PICTURES[name]
-    plan = plan_virtual(read_workload(LOAD, "chats-and-prompts", "pictures", FOLDER), 0)
-    setting = Setting(engine, "H200", "Qwen2.5-Coder-7B", read_flags(engine, flags))
+    engine, flags, pools, load, view, words = PARALLEL[name] if name in PARALLEL else _alone(name)
+    plan = plan_virtual(read_workload(load, "chats-and-prompts", "pictures", DOCS), 0)
+    setting = Setting(engine, "H200", "Qwen2.5-Coder-7B", read_flags(engine, flags), pools=pools)
     tracer = StepTracer()
     done = simulate(plan, setting, Origin(name, datetime(2026, 11, 30, tzinfo=UTC), {}), observer=tracer)
     steps = tracer.table(replace(step_facts(done.run.meta), run_id=name))
-    return timeline.draw(steps, done.run, VIEW, words)
+    return timeline.draw(steps, done.run, view, words)
+
+
+def _alone(name: str) -> tuple[str, tuple[str, ...], Pools | None, str, timeline.View, str]:
+    engine, flags, words = PICTURES[name]
+    return engine, flags, None, LOAD, VIEW, words
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", choices=[[], *PICTURES], default=[])
-    names = parser.parse_args().names or [name for name, (engine, _, _) in PICTURES.items() if engine in OPTIONS]
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        path = FOLDER / f"{name}.svg"
+    parser.add_argument("names", nargs="*", choices=[[], *PICTURES, *PARALLEL], default=[])
+    playable = [name for name, (engine, _, _) in PICTURES.items() if engine in OPTIONS]
+    for name in parser.parse_args().names or [*playable, *PARALLEL]:
+        path = DOCS / ("parallel" if name in PARALLEL else "policies") / f"{name}.svg"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(draw(name))
-        print(f"{path.relative_to(FOLDER.parents[1])}  {path.stat().st_size // 1000} kB")
+        print(f"{path.relative_to(DOCS.parent)}  {path.stat().st_size // 1000} kB")
     return 0
 
 

@@ -247,10 +247,11 @@ def _transfer_text(steps: StepTable, group: _Group, span_s: float) -> str:
     ints = steps.ints
     lengths = [(ints["end_ns"][row] - ints["begin_ns"][row]) / 1e9 for row in group.transfers]
     gigabytes = sum(ints["transfer_bytes"][row] for row in group.transfers) / 1e9
+    busy = sum(lengths) / span_s / group.pool.n_engines
     way = "into" if group.pool.pool == "decode" else "from"
     return (
         f"{way} {group.pool.pool}: {len(lengths)} transfers{SEPARATOR}{significant(gigabytes)}{TIE}GB{SEPARATOR}"
-        f"p50 {duration_text(_middle(lengths))}{SEPARATOR}links busy {percent_text(sum(lengths) / span_s / group.pool.n_engines)}"
+        f"p50 {duration_text(_middle(lengths))}{SEPARATOR}links busy {percent_text(busy)}"
     )
 
 

@@ -19,11 +19,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 from longbench_sched.sim.content import Content
 from longbench_sched.sim.engine import Counters, Engine, Glide
-from longbench_sched.sim.engine import Watch as StepWatch
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.models import Model
 from longbench_sched.sim.policy.sglang import SglangOptions
@@ -31,6 +29,7 @@ from longbench_sched.sim.policy.trtllm import TrtllmOptions
 from longbench_sched.sim.pools import RESLICE, Disaggregation, Link, Pools
 from longbench_sched.sim.queue_limit import Full
 from longbench_sched.sim.step import Sequence, StepPlan
+from longbench_sched.sim.watch import Watch
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 
@@ -58,14 +57,6 @@ class Passage:
     def is_over(self) -> bool:
         """Whether nobody waits for it any more."""
         return self.sequence.finish is not None
-
-
-class Watch(StepWatch, Protocol):
-    """Looks at every step and every transfer."""
-
-    def transferred(self, engine: Engine, begin_s: float, end_s: float, tokens: int, n_bytes: int) -> None:
-        """KV has gone over the link of the engine."""
-        ...
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.content import Content
@@ -62,18 +62,6 @@ class Glide:
 
     sequences: list[Sequence]
     ends_ns: list[int]
-
-
-class Watch(Protocol):
-    """Looks at every step of engines that act side by side."""
-
-    def began(self, engine: Engine, begin_s: float) -> None:
-        """The engine's step in progress has begun."""
-        ...
-
-    def ended(self, engine: Engine, end_s: float) -> None:
-        """It has ended."""
-        ...
 
 
 @dataclass(slots=True)

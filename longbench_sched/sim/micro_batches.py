@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.cost import StepBill, StepCost, load_of
@@ -28,6 +27,7 @@ from longbench_sched.sim.policy.sarathi import FastgenOptions
 from longbench_sched.sim.policy.sglang import Sglang, SglangNote, SglangOptions
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.step import Sequence, StepPlan
+from longbench_sched.sim.watch import Watch
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 
@@ -104,18 +104,6 @@ class StageCost:
                 gpu_s += head_s
             times.append((gpu_s, host_s + calibration.host_per_layer_s * n))
         return times
-
-
-class Watch(Protocol):
-    """Looks at every micro-batch of an engine."""
-
-    def sent(self, engine: PipedEngine, batch: MicroBatch) -> None:
-        """A micro-batch has entered stage 0, and it is known when it will enter and leave the others."""
-        ...
-
-    def left(self, engine: PipedEngine, end_s: float) -> None:
-        """The first of those on their way has left the last stage."""
-        ...
 
 
 @dataclass(slots=True)

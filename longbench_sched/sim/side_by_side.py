@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from longbench_sched.sim.content import Content
-from longbench_sched.sim.engine import Counters, Engine, Glide, Watch
+from longbench_sched.sim.engine import Counters, Engine, Glide
 from longbench_sched.sim.models import Model
 from longbench_sched.sim.queue_limit import Full
 from longbench_sched.sim.step import Sequence
+from longbench_sched.sim.watch import Watch
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 

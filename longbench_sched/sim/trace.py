@@ -94,7 +94,7 @@ class StepTracer:
         place.n_batches += 1
         self._add(row, begin_ns, end_ns)
 
-    # disaggregation.Watch: engines side by side
+    # watch.Watch: engines side by side
 
     def began(self, engine: Engine, begin_s: float) -> None:
         """The engine's step in progress has begun."""
@@ -120,7 +120,7 @@ class StepTracer:
         row = _Row(ints, dict.fromkeys(columns.floats, 0.0), {"pool": place.pool, "phase": TRANSFER, "bound": "comm"})
         self._add_after(place, _LINK, row, begin_s, end_s)
 
-    # micro_batches.Watch
+    # watch.Watch: stages
 
     def sent(self, engine: PipedEngine, batch: MicroBatch) -> None:
         """A micro-batch has entered stage 0, and it is known when it will enter and leave the others."""

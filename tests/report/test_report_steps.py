@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import handmade_summaries as handmade
 from handmade_steps import FACTS, trace
 
@@ -9,6 +11,7 @@ from longbench_sched.report import terminal
 from longbench_sched.report.layout import Lines, Table
 from longbench_sched.report.page import build_page
 from longbench_sched.report.steps import blocks, with_steps
+from longbench_sched.steps import PoolFacts, StepTable
 
 # 400 ms of prefill in two steps, 100 ms of decode in ten, 500 ms at rest in between.
 STEPS = trace(
@@ -80,3 +83,99 @@ def test_the_table_stands_below_what_the_run_carried_and_fits_80_columns() -> No
     text = terminal.render(page)
     assert max(map(len, text.splitlines())) <= 80
     assert text.index("Throughput") < text.index("Steps by phase") < text.index("Warning")
+
+
+# -- several stages, several engines
+
+
+def grouped(pools: tuple[PoolFacts, ...], *steps: tuple[float, float, str, dict[str, float | str]]) -> StepTable:
+    return trace(*steps, facts=replace(FACTS, pools=pools))
+
+
+STAGED = grouped(
+    (PoolFacts("", 1, 2, 1000),),
+    *((1000 + 100 * stage, 1100 + 100 * stage, "prefill",
+       {"stage": stage, "prefill_tokens": 4000, "n_prefill": 1, "compute_utilisation": 0.6, "n_running": 1, "n_preempted": 1})
+      for stage in range(2)),
+    *((1200 + 100 * stage, 1250 + 150 * stage, "decode",
+       {"stage": stage, "micro_batch": 1, "n_decode": 2, "bandwidth_utilisation": 0.5, "kv_used_tokens": 500})
+      for stage in range(2)),
+)  # fmt: skip
+APART = grouped(
+    (PoolFacts("prefill", 2, 1, 500), PoolFacts("decode", 1, 1, 1000)),
+    (1000, 1200, "prefill", {"pool": "prefill", "instance": 1, "kv_used_tokens": 250, "n_waiting": 2}),
+    (1200, 1300, "transfer", {"pool": "prefill", "instance": 1, "transfer_bytes": 2e9, "bound": "comm"}),
+    (1300, 1400, "decode", {"pool": "decode", "kv_used_tokens": 250}),
+)
+
+
+def cells(steps: StepTable) -> tuple[str, list[dict[str, str]], dict[str, list[str]]]:
+    """Title and rows of the table, and the lines by label."""
+    table, lines = blocks(steps)
+    assert isinstance(table, Table)
+    assert isinstance(lines, Lines)
+    titles = ["group", "phase", *(column.title for column in table.columns[2:])]
+    said: dict[str, list[str]] = {}
+    for line in lines.lines:
+        label = line.label or list(said)[-1]
+        said.setdefault(label, []).append(plain(line.text))
+    return table.title, [dict(zip(titles, map(plain, row), strict=True)) for row in table.rows], said
+
+
+def test_stages_are_never_put_together() -> None:
+    """400 ms in all: the first stage works for 150 ms of it, the second for 200."""
+    title, rows, said = cells(STAGED)
+    assert title == "Steps by stage and phase"
+    assert [(row["group"], row["phase"], row["steps"], row["time"], row["MFU"]) for row in rows] == [
+        ("stage 0", "prefill", "1", "25.0 %", "60.0 %"),
+        ("", "decode", "1", "12.5 %", "0 %"),
+        ("", "idle", "-", "62.5 %", "-"),
+        ("stage 1", "prefill", "1", "25.0 %", "60.0 %"),
+        ("", "decode", "1", "25.0 %", "0 %"),
+        ("", "idle", "-", "50.0 %", "-"),
+    ]
+    assert said == {
+        "Engines": ["1 engine of 2 stages · 2 batches in 400 ms"],
+        "Batch": ["mean 0.667 running · at most 1"],
+        "Queue": ["mean 0 waiting · at most 0"],
+        "KV": ["mean 16.7 % of 1.00k tokens · at most 50.0 % · 1 preemptions"],  # once, not once a stage
+    }
+
+
+def test_pools_are_never_put_together_and_an_engine_that_did_nothing_counts() -> None:
+    """400 ms in all, two prefill engines: 200 of 800 ms; the link 100 of 800; one decode engine 100 of 400."""
+    title, rows, said = cells(APART)
+    assert title == "Steps by pool and phase"
+    assert [(row["group"], row["phase"], row["steps"], row["time"]) for row in rows] == [
+        ("prefill", "prefill", "1", "25.0 %"),
+        ("", "idle", "-", "75.0 %"),
+        ("decode", "decode", "1", "25.0 %"),
+        ("", "idle", "-", "75.0 %"),
+    ]
+    assert said["Engines"] == ["2 prefill + 1 decode · 2 batches in 400 ms"]
+    assert said["Queue"] == ["prefill: mean 2.00 waiting · at most 2"]
+    assert said["KV"] == [
+        "prefill: mean 50.0 % of 500 tokens · at most 50.0 % · 0 preemptions",
+        "decode: mean 25.0 % of 1.00k tokens · at most 25.0 % · 0 preemptions",
+    ]
+    assert said["KV moved"] == ["from prefill: 1 transfers · 2.00 GB · p50 100 ms · links busy 12.5 %"]
+
+
+def test_engines_side_by_side_share_their_rows() -> None:
+    title, rows, said = cells(grouped((PoolFacts("", 4, 1, 500),), (1000, 1400, "decode", {"instance": 2})))
+    assert title == "Steps by phase"
+    assert [(row["phase"], row["time"]) for row in rows] == [("decode", "25.0 %"), ("idle", "75.0 %")]
+    assert said["Engines"] == ["4 engines · 1 batches in 400 ms"]
+
+
+def test_of_very_many_stages_those_in_the_middle_are_left_out() -> None:
+    table, _ = blocks(grouped((PoolFacts("", 1, 40, 500),), *((1000, 1100, "decode", {"stage": n}) for n in range(40))))
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows if row[0]] == [f"stage {n}" for n in (*range(8), *range(32, 40))]
+    assert "stage 8 to stage 31 are left out." in table.notes
+
+
+def test_stages_and_pools_fit_80_columns() -> None:
+    for steps in (STAGED, APART):
+        text = terminal.render(with_steps(build_page([handmade.make_summary()]), steps))
+        assert max(map(len, text.splitlines())) <= 80
