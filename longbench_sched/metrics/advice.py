@@ -409,9 +409,8 @@ def _itl_prefill(summary: Summary) -> Seen | None:
         return None
     if n == 0:
         return text, DECODE_WAITS, SMALLER_CHUNK
-    text += (
-        f" In {n_with_prefill} of {n} stalls another request was before its first token{_example(summary, stalls['longest'])}."
-    )
+    text += f" In {n_with_prefill} of {n} stalls another request was before its first token"
+    text += _examples(summary, stalls["longest"]) if n_with_prefill else "."
     if not by_prefill:
         return (
             text,
@@ -421,15 +420,26 @@ def _itl_prefill(summary: Summary) -> Seen | None:
     return text, DECODE_WAITS, SMALLER_CHUNK
 
 
-def _example(summary: Summary, stalls: Sequence[Mapping[str, Any]]) -> str:
-    """The longest stall that has a name to it."""
-    named = [stall for stall in stalls if stall["next_id"]]
-    if not named:
-        return ""
-    stall = max(named, key=lambda stall: float(stall["size_s"]))
-    name, did = (stall["arrived"][0], "arrived") if stall["arrived"] else (stall["next_id"], "was next to get its first token")
-    name = name.removeprefix(f"{summary.meta.run_id}-")
-    return f": {_time(stall['size_s'])} at {_time(stall['from_s'])}, when {name} {did}"
+def _examples(summary: Summary, stalls: Sequence[Mapping[str, Any]]) -> str:
+    """The longest stall with a request to its name, and the longest of all where that one has none."""
+    longest = max(stalls, key=_size_s)
+    named = max((stall for stall in stalls if stall["next_id"]), key=_size_s, default=None)
+    text = "."
+    if named is not None:
+        arrived = named["arrived"]
+        name, did = (arrived[0], "arrived") if arrived else (named["next_id"], "was next to get its first token")
+        text = f": {_when(named)}, when {name.removeprefix(f'{summary.meta.run_id}-')} {did}."
+    if named is None or _size_s(longest) > _size_s(named):
+        text += f" The longest of all, {_when(longest)}, had none."
+    return text
+
+
+def _size_s(stall: Mapping[str, Any]) -> float:
+    return float(stall["size_s"])
+
+
+def _when(stall: Mapping[str, Any]) -> str:
+    return f"{_time(stall['size_s'])} at {_time(stall['from_s'])}"
 
 
 def _degenerate(summary: Summary) -> Seen | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,14 +12,21 @@ from longbench_sched.metrics.summary import summarize
 from longbench_sched.run import Run
 
 
-def interfered(arrivals: list[float], stall_ms: float, *, n_before: int = 4, length_ms: float = 4000.0) -> Run:
-    """Streams that get a token every 10 ms; whenever a request arrives, nobody gets one for `stall_ms`, then it joins."""
+def interfered(
+    arrivals: list[float], stall_ms: float, *, n_before: int = 4, length_ms: float = 4000.0, pause_ms: float = 0.0
+) -> Run:
+    """Streams that get a token every 10 ms; whenever a request arrives, nobody gets one for `stall_ms`, then it joins.
+
+    At 3 s nobody gets one for `pause_ms`, and no request is there to be the reason.
+    """
     ticks, at, waiting = [], 100.0, sorted(arrivals)
     while at < length_ms:
         ticks.append(at)
         at += 10.0
         if waiting and at > waiting[0]:
             at = waiting.pop(0) + stall_ms
+        if 3000.0 <= at < 3010.0:
+            at += pause_ms
     records = [row(0.0, ticks, index=i) for i in range(n_before)]
     records += [
         row(arrival, [tick for tick in ticks if tick >= arrival + stall_ms], index=n_before + i)
@@ -57,6 +65,20 @@ def test_e03_five_stalls_are_found_with_time_size_and_the_arriving_request() -> 
     assert ", when r" in text
 
 
+@pytest.mark.parametrize(
+    ("pause_ms", "said"),
+    [
+        (490.0, r": 500 ms at 500 ms, when r4 arrived\.$"),
+        (700.0, r": 500 ms at 500 ms, when r4 arrived\. The longest of all, 710 ms at 2\.99 s, had none\.$"),
+    ],
+    ids=["shorter", "longer"],
+)
+def test_a_longer_stall_without_a_request_to_its_name_is_told_of(pause_ms: float, said: str) -> None:
+    summary = summarize(interfered([500.0, 1200.0], 500.0, pause_ms=pause_ms))
+    text = next(advice.text for advice in summary.advice if advice.id == "ITL-PREFILL")
+    assert re.search("In 2 of 3 stalls another request was before its first token" + said, text), text
+
+
 def test_gaps_up_to_the_factor_are_no_stalls() -> None:
     assert stalls_of(interfered(ARRIVALS, 40.0))["n_stalls"] == 0
     assert stalls_of(interfered([], 500.0))["n_stalls"] == 0
@@ -71,6 +93,8 @@ def test_a_stall_without_a_prompt_is_not_put_down_to_one() -> None:
     assert found["longest"][0]["arrived"] == ()
     by_cause = {advice.id: advice.cause for advice in summary.advice}
     assert "had no prompt to wait for" in by_cause["ITL-PREFILL"]
+    text = next(advice.text for advice in summary.advice if advice.id == "ITL-PREFILL")
+    assert text.endswith("In 0 of 2 stalls another request was before its first token.")
 
 
 def test_stalls_one_after_the_other_are_two() -> None:
