@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from longbench_sched.quantity import significant
 from longbench_sched.report import svg
@@ -35,6 +36,7 @@ from longbench_sched.steps import TRANSFER, PoolFacts, StepTable
 MAX_LANES = 16
 LINK, PREFILL_TINT, DECODE_TINT = "#937860", "#f8e3d6", "#dbe3f1"
 _HALF, _STRIP, _LEAST_BARS = 20, 6, 400
+_SEEN_APART = 6  # px from which on a box is parted from the next
 _DIGIT = 5.5  # px of a digit of a number in a box
 
 
@@ -94,7 +96,7 @@ def panels(steps: StepTable, lanes: Sequence[Lane], axis: Axis, top: float) -> t
             top += _STRIP + 2
         top += GAP / 2
     if len(shown) < len(lanes):
-        parts.append(svg.text(LEFT, top + 10, f"{len(lanes) - len(shown)} more are not drawn", size=10, colour="#777"))
+        parts.append(svg.text(LEFT, top + 10, f"not drawn: {len(lanes) - len(shown)} more", size=10, colour="#777"))
         top += 16
     top += GAP / 2
     for pool in dict.fromkeys(lane.pool for lane in shown):
@@ -109,9 +111,10 @@ def panels(steps: StepTable, lanes: Sequence[Lane], axis: Axis, top: float) -> t
 
 def _shown(lanes: Sequence[Lane]) -> list[Lane]:
     """The first of each pool, as many as there is room for."""
-    pools = list(dict.fromkeys(lane.pool for lane in lanes))
-    each = MAX_LANES // len(pools)
-    return [lane for pool in pools for lane in [lane for lane in lanes if lane.pool is pool][:each]]
+    by_pool = [[lane for lane in lanes if lane.pool is pool] for pool in dict.fromkeys(lane.pool for lane in lanes)]
+    in_turn = [lane for several in zip_longest(*by_pool) for lane in several if lane is not None]
+    taken = {id(lane) for lane in in_turn[:MAX_LANES]}
+    return [lane for lane in lanes if id(lane) in taken]
 
 
 def _row(name: str, own: Sequence[Bar], alike: Sequence[Bar], axis: Axis, top: float, is_titled: bool) -> list[str]:
@@ -119,19 +122,17 @@ def _row(name: str, own: Sequence[Bar], alike: Sequence[Bar], axis: Axis, top: f
     middle = top + _HALF
     most_prefill = max((bar.prefill for bar in alike), default=0) or 1
     most_decode = max((bar.decode for bar in alike), default=0) or 1
-    parts, busy_ns = [], 0.0
+    is_numbered = all(bar.number >= 0 for bar in own)
+    parts, numbers, busy_ns = _tints(own, axis, middle), [], 0.0
     for bar in own:
         x = axis.x(bar.begin_ns)
         width = max(axis.x(bar.end_ns) - x, 0.3)
-        inner = width - (1.0 if width > 6 else 0.0)
+        inner = width - (1.0 if width > _SEEN_APART else 0.0)
         busy_ns += bar.busy * (min(bar.end_ns, axis.to_ns) - max(bar.begin_ns, axis.from_ns))
         words = None
         if is_titled:
             ms = (bar.end_ns - bar.begin_ns) / 1e6
             words = f"{significant(ms)} ms: {bar.prefill:.0f} prompt tokens, {bar.decode:.0f} requests decode"
-        # Several steps together: as high as they were busy.
-        tint = PREFILL_TINT if bar.prefill else DECODE_TINT
-        parts.append(svg.box(x, middle - bar.busy * _HALF, inner, 2 * bar.busy * _HALF, tint, words))
         if bar.prefill:
             height = max(1.0, _HALF * bar.prefill / most_prefill)
             parts.append(svg.box(x, middle - height, inner, height, PREFILL, words))
@@ -139,15 +140,37 @@ def _row(name: str, own: Sequence[Bar], alike: Sequence[Bar], axis: Axis, top: f
             height = max(1.0, _HALF * bar.decode / most_decode)
             parts.append(svg.box(x, middle, inner, height, DECODE, words))
         number = str(bar.number)
-        if bar.number >= 0 and inner > _DIGIT * len(number) + 4:
-            parts.append(svg.text(x + inner / 2, middle + 3.5, number, size=9, anchor="middle", colour=INK))
+        if is_numbered and inner > _DIGIT * len(number) + 4:
+            numbers.append(svg.text(x + inner / 2, middle - _HALF / 2 + 3.5, number, size=9, anchor="middle", colour=INK))
     share = busy_ns / (axis.to_ns - axis.from_ns)
     return [
         *parts,
+        *numbers,
         svg.line(LEFT, middle, WIDTH - RIGHT, middle, "#bbb", 0.5),
         svg.text(LEFT - 6, middle - 2, name, size=10, anchor="end"),
         svg.text(LEFT - 6, middle + 11, f"busy {100 * share:.0f} %", size=9, anchor="end", colour="#777"),
     ]
+
+
+def _tints(own: Sequence[Bar], axis: Axis, middle: float) -> list[str]:
+    """Behind the bars, where something is done: several steps drawn together are as high as they were busy.
+
+    What follows without a gap and is too thin to be seen apart is one box: edges of many would leave white between them.
+    """
+    parts: list[str] = []
+    began_ns = 0
+    for bar, after in zip_longest(own, own[1:]):
+        began_ns = began_ns or bar.begin_ns
+        x = axis.x(began_ns)
+        is_thin = axis.x(bar.end_ns) - axis.x(bar.begin_ns) <= _SEEN_APART
+        is_alike = after is not None and (bool(bar.prefill), bar.busy) == (bool(after.prefill), after.busy)
+        if is_thin and is_alike and after.begin_ns == bar.end_ns:
+            continue
+        width = max(axis.x(bar.end_ns) - x, 0.3) - (0.0 if is_thin else 1.0)
+        tint = PREFILL_TINT if bar.prefill else DECODE_TINT
+        parts.append(svg.box(x, middle - bar.busy * _HALF, width, 2 * bar.busy * _HALF, tint))
+        began_ns = 0
+    return parts
 
 
 def _strip(steps: StepTable, transfers: Sequence[int], axis: Axis, top: float, most: int) -> list[str]:

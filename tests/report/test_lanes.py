@@ -95,7 +95,14 @@ def test_what_is_outside_the_view_is_not_drawn_and_not_counted() -> None:
 def test_more_rows_than_fit_are_said_not_drawn() -> None:
     picture = timeline.draw(staged(MAX_LANES + 4))
     assert len([word for word in words(picture) if re.fullmatch(r"stage \d+", word)]) == MAX_LANES
-    assert "4 more are not drawn" in words(picture)
+    assert "not drawn: 4 more" in words(picture)
+
+
+def test_every_pool_keeps_rows_where_there_are_too_many() -> None:
+    facts = replace(FACTS, pools=(PoolFacts("prefill", 100, 1, 500), PoolFacts("decode", 3, 1, 500)))
+    said = words(timeline.draw(trace((1000, 1100, "prefill", {"pool": "prefill"}), facts=facts)))
+    assert [word for word in said if word.startswith("prefill ")] == [f"prefill {n}" for n in range(MAX_LANES - 3)]
+    assert [word for word in said if word.startswith("decode ")] == ["decode 0", "decode 1", "decode 2"]
 
 
 def test_everything_lies_inside_the_picture() -> None:
