@@ -4,7 +4,8 @@ Bytes are stamped when they are read from the connection, in user space, and kep
 Only when a deadline may have passed are they decoded early, to tell a first token from comments and role chunks.
 
 What aiohttp does not tell: the kernel's receive stamps; how far a response head had come when the connection was reset; a size
-line of a chunk that is longer than it should be (it is skipped); bytes behind an answer (taken for the next one's).
+line of a chunk that is longer than it should be (it is skipped); where an answer ended if bytes that are no HTTP came with its
+head in one read (it counts as malformed; `wire` reads it to its end and drops the connection).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from weakref import WeakSet
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from longbench_sched.engine.dialect import Dialect, HttpRequest
@@ -218,7 +220,7 @@ class HttpTransport:
 
     def _open_session(self, *, force_close: bool = False, keepalive_timeout: float | None = None) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=_CleanConnector(
                 limit=0,
                 limit_per_host=0,
                 force_close=force_close,
@@ -239,6 +241,20 @@ class HttpTransport:
         made = socket.socket(family, kind, protocol)
         self._sockets.add(made)
         return made
+
+
+class _CleanConnector(aiohttp.TCPConnector):
+    """Gives no kept connection on which bytes have come since its last answer: they would be taken for the next one."""
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.connector.Connection:
+        """A connection to send the request on."""
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
 
 
 class _StampedBody(aiohttp.payload.Payload):
@@ -271,11 +287,15 @@ class _StampedBody(aiohttp.payload.Payload):
 
 
 def _note_reuse() -> aiohttp.TraceConfig:
-    async def note(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    async def note_kept(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
         context.trace_request_ctx.is_reused = True
 
+    async def note_new(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+        context.trace_request_ctx.is_reused = False
+
     config = aiohttp.TraceConfig()
-    config.on_connection_reuseconn.append(note)
+    config.on_connection_reuseconn.append(note_kept)
+    config.on_connection_create_start.append(note_new)
     return config
 
 

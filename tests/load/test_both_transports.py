@@ -15,6 +15,8 @@ from scripted_server import (
     DONE,
     LAST_CHUNK,
     Close,
+    Gate,
+    Open,
     Pause,
     Received,
     Reset,
@@ -23,6 +25,7 @@ from scripted_server import (
     Send,
     Silence,
     Steps,
+    Wait,
     chunk,
     chunked,
     head,
@@ -75,6 +78,43 @@ def send(
 
     with ScriptedServer(script, tls=tls) as server:
         return asyncio.run(go(Target(engine="vllm", endpoint=Endpoint.parse(server.url), model="m"))), server.requests
+
+
+STRAY: dict[str, bytes] = {
+    "junk": b"junk",
+    "an-answer": ok_stream(2),
+    "a-refusal": head(408, ("content-length", "0"), ("connection", "close")),
+    "half-a-head": b"HTTP/1.1 200 O",
+}
+
+
+@pytest.mark.parametrize("stray", STRAY.values(), ids=STRAY.keys())
+@pytest.mark.parametrize("name", ["wire", "http"])
+def test_what_comes_on_an_idle_connection_is_nobodys_answer(name: Name, stray: bytes) -> None:
+    """The server says more when it likes; the next request has its own answer, on a connection of its own."""
+    go_on, said = Gate(), Gate()
+
+    def script(request: Received) -> Steps:
+        return [Send(ok_stream(3)), Wait(go_on), Send(stray), Open(said)] if request.index == 0 else [Send(ok_stream(3))]
+
+    async def go(target: Target) -> list[StreamRecord]:
+        transport = make_transport(name, target, PATIENT)
+        records = [(await transport.stream(REQUESTS[0], 1, 2)).record()]
+        go_on.open()
+        await said.passed()
+        for _ in range(3):  # the bytes are in our own receive buffer by then: turns of the loop in which they are read
+            await asyncio.sleep(0)
+        records.append((await transport.stream(REQUESTS[1], 1, 2)).record())
+        await transport.aclose()
+        return records
+
+    with ScriptedServer(script) as server:
+        records = asyncio.run(go(Target(engine="vllm", endpoint=Endpoint.parse(server.url), model="m")))
+    assert [(record.status, len(record.decoded.chunk_tokens), record.decoded.marks) for record in records] == [
+        ("ok", 3, [])
+    ] * 2
+    if stray != STRAY["half-a-head"]:  # aiohttp forgets that
+        assert [request.nth_on_connection for request in server.requests] == [0, 0]
 
 
 def story(record: StreamRecord) -> dict[str, object]:
