@@ -75,7 +75,64 @@ def test_aiperf_calls_tpot_itl_and_the_gap_between_chunks_icl() -> None:
     assert found["Inter Chunk Latency"].n == 6
     assert found["Output Token Throughput Per User"].mean == pytest.approx((1 / 0.015 + 1 / 0.010) / 2)
     assert found["Request Latency"].mean == pytest.approx((0.160 + 0.240) / 2)
-    assert found["Output Token Throughput"].mean == pytest.approx(20.0)
+    # Of successes alone, to their last token: 0 to 290 ms.
+    assert found["Output Token Throughput"].mean == pytest.approx(10 / 0.29)
+
+
+def test_vllm_begins_a_chat_with_its_role_event() -> None:
+    chat = row(0.0, [100.0, 110.0], first_byte=40.0, end=120.0)
+    run = run_of([chat], target={"engine": "vllm", "api": "chat"})
+    found = figures(run, "vllm")
+    assert (found["TTFT"].mean, found["E2EL"].mean) == (pytest.approx(0.040), pytest.approx(0.110))
+    assert (found["ITL"].n, found["ITL"].mean) == (2, pytest.approx((0.060 + 0.010) / 2))
+    assert found["TPOT"].mean == pytest.approx(0.070)
+    assert figures(run, "guidellm")["Time to First Token"].mean == pytest.approx(0.100)
+
+
+@pytest.mark.parametrize(("tool", "n"), [("vllm", 1), ("sglang", 1), ("guidellm", 2), ("aiperf", 2)])
+def test_answers_with_comments_are_failures_to_tools_that_cannot_read_them(tool: str, n: int) -> None:
+    commented = row(0.0, [100.0, 110.0], end=120.0)
+    commented.decoded.n_comments = 1
+    converted = convert(run_of([commented, row(0.0, [100.0, 110.0], index=1, end=120.0)]), tool)
+    assert converted.figures[0].n == n
+    assert any("SSE comments" in note for note in converted.notes) == (n == 1)
+
+
+@pytest.mark.parametrize(
+    ("tool", "api", "n"),
+    [
+        ("vllm", "completions", 2), ("vllm", "chat", 2), ("sglang", "completions", 1), ("sglang", "chat", 2),
+        ("sglang", "generate", 2), ("guidellm", "chat", 1), ("aiperf", "chat", 2),
+    ],
+)  # fmt: skip
+def test_an_error_inside_the_stream_is_no_failure_to_some_tools(tool: str, api: str, n: int) -> None:
+    broke = failed(Reason.IN_BAND_ERROR, sent=0.0, chunks=[100.0, 110.0], end=120.0, index=1, http_status=200)
+    run = run_of([row(0.0, [100.0, 110.0], end=120.0), broke], target={"engine": "vllm", "api": api})
+    converted = convert(run, tool)
+    assert converted.figures[0].n == n
+    assert any("successes to the tool" in note for note in converted.notes) == (n == 2)
+
+
+def test_sglang_takes_the_tokens_that_were_asked_for_where_it_asks_for_no_count() -> None:
+    run = run_of([row(0.0, [100.0, 140.0], end=150.0, osl=6, isl=10, prompt=14)])
+    found = figures(run, "sglang")
+    assert found["TPOT"].mean == pytest.approx(0.050 / 5)
+    assert found["Total token throughput (tok/s)"].mean == pytest.approx(16 / 0.150)
+
+
+def test_guidellm_weighs_answers_by_their_tokens_and_takes_values_that_there_are() -> None:
+    short, long = row(0.0, [100.0, 110.0], end=110.0), row(0.0, [100.0, 200.0], tokens=[1, 5], index=1, end=200.0)
+    found = figures(run_of([short, long]), "guidellm")
+    assert (found["Inter Token Latency"].n, found["Inter Token Latency"].mean) == (6, pytest.approx((0.010 + 5 * 0.020) / 6))
+    assert found["Inter Token Latency"].p50 == pytest.approx(0.020)
+    assert found["Time Per Output Token"].mean == pytest.approx((0.110 + 0.200) / 8)
+    assert found["Request Latency"].p50 == pytest.approx(0.110)
+
+
+def test_aiperf_gives_an_answer_in_a_single_chunk_an_itl_of_0() -> None:
+    found = figures(run_of([row(0.0, [100.0], tokens=[5], end=110.0)]), "aiperf")
+    assert (found["Inter Token Latency"].n, found["Inter Token Latency"].mean) == (1, 0.0)
+    assert found["Output Token Throughput Per User"].n == 0
 
 
 def test_an_answer_of_one_token_has_no_time_per_token_anywhere() -> None:
