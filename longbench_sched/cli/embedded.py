@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from longbench_sched.cli.engine_flags import read_target
 from longbench_sched.cli.measure import Measured, Order, measure, signals_held
+from longbench_sched.cli.model_flag import read_model
 from longbench_sched.engine import find_engine
 from longbench_sched.errors import UsageError
 from longbench_sched.launch.process import EmbeddedOptions, EmbeddedServer
+from longbench_sched.sim.draft_knobs import DRAFT_KNOBS, check_drafts, draft_flag, read_drafts
+from longbench_sched.sim.drafting import build_speculating
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.hardware import find_gpu
 from longbench_sched.sim.models import find_model
@@ -37,17 +40,14 @@ def measure_embedded(order: Order, settings: Settings, *, api: str | None = None
             f"the embedded engine does not play {settings.engine}; it plays {', '.join(PLAYED)}. "
             "Give --base-url to measure a real one."
         )
-    flags = engine_flags((*TELLING.get(settings.engine, ()), *settings.knobs))
-    # Asked here as well, where a mistake is one line and wrong usage; the child would only be seen to end.
-    read_flags(settings.engine, flags)
-    find_gpu(settings.gpu)
-    find_model(settings.model)
+    check_embedded(settings)
+    drafts, own = split_knobs((*TELLING.get(settings.engine, ()), *settings.knobs), DRAFT_KNOBS)
     options = EmbeddedOptions(
         engine=settings.engine,
         model=settings.model,
         gpu=settings.gpu,
         time_scale=settings.time_scale,
-        flags=flags,
+        flags=(*engine_flags(own), *(f"{draft_flag(knob)}={value}" for knob, value in drafts.items())),
     )
     with EmbeddedServer(options) as server:
         target = read_target(
@@ -57,6 +57,28 @@ def measure_embedded(order: Order, settings: Settings, *, api: str | None = None
         with signals_held():  # the run is stored, and where it lies is not yet said
             server.stop()
         return measured
+
+
+def check_embedded(settings: Settings) -> None:
+    """Raise UsageError for settings that the child would refuse, where a mistake is one line and wrong usage."""
+    drafts, own = split_knobs(settings.knobs, DRAFT_KNOBS)
+    options = read_flags(settings.engine, engine_flags(own))
+    wish = read_drafts(drafts, read_model)
+    check_drafts(wish, options)
+    build_speculating(settings.engine, find_gpu(settings.gpu), find_model(settings.model), options, wish=wish)
+
+
+def split_knobs(knobs: Sequence[str], names: Collection[str]) -> tuple[dict[str, str], list[str]]:
+    """Those of `KNOB=VALUE` with these names, as words by their name; and the others as they are."""
+    words: dict[str, str] = {}
+    others = []
+    for knob in knobs:
+        name, _, value = knob.partition("=")
+        if (name := name.replace("-", "_")) in names:
+            words[name] = value
+        else:
+            others.append(knob)
+    return words, others
 
 
 def engine_flags(knobs: Sequence[str]) -> tuple[str, ...]:

@@ -17,10 +17,11 @@ from typing import Any
 
 from longbench_sched.cli import output, pages
 from longbench_sched.cli.conclude import check_share, success_share, verdict
-from longbench_sched.cli.embedded import Settings, engine_flags, measure_embedded
+from longbench_sched.cli.embedded import Settings, check_embedded, engine_flags, measure_embedded, split_knobs
 from longbench_sched.cli.engine_flags import one_of, read_api_key, read_target
 from longbench_sched.cli.exports import Export, open_exports, shows_curves
 from longbench_sched.cli.measure import Measured, Order, Place, Timing, measure
+from longbench_sched.cli.model_flag import read_model
 from longbench_sched.cli.provenance import versions
 from longbench_sched.cli.run_flags import check_engine_flags, read_overrides, read_timing, refuse_idle
 from longbench_sched.compare.comparison import Side, compare
@@ -51,9 +52,7 @@ from longbench_sched.report.page import build_page
 from longbench_sched.report.repeats import repeats_table
 from longbench_sched.report.versus import build_comparison, seconds_text
 from longbench_sched.run import Run
-from longbench_sched.sim.flags import read_flags
-from longbench_sched.sim.hardware import find_gpu
-from longbench_sched.sim.models import find_model
+from longbench_sched.sim.draft_knobs import DRAFT_KNOBS, check_drafts, read_drafts
 from longbench_sched.sim.pools import POOL_KNOBS
 from longbench_sched.store import catalogue, schema
 from longbench_sched.store.atomic import check_writable
@@ -251,11 +250,11 @@ class CellMaker:
             self._target(target)
             return
         if target.kind == "simulated":
-            make_engine(self._setting(target))
+            setting = self._setting(target)
+            check_drafts(setting.wish, setting.options)
+            make_engine(setting)
             return
-        read_flags(target.engine, engine_flags(target.knobs))
-        find_gpu(target.gpu)
-        find_model(self._model(target))
+        check_embedded(self._settings(target))
 
     def __call__(self, turn: Turn) -> Made:
         """Make one run. Raises LongbenchError if it cannot be made."""
@@ -295,8 +294,7 @@ class CellMaker:
         target = cell.target
         if target.kind == "url":
             return measure(order, self._target(target))
-        settings = Settings(target.engine, target.gpu, self._model(target), target.knobs, target.time_scale)
-        return measure_embedded(order, settings, api=target.api, count=target.count)
+        return measure_embedded(order, self._settings(target), api=target.api, count=target.count)
 
     def _simulate(self, turn: Turn) -> Measured:
         cell, target = turn.cell, turn.cell.target
@@ -311,9 +309,13 @@ class CellMaker:
 
     def _setting(self, target: TargetSpec) -> Setting:
         """Of a simulated target, which may be pools of engines."""
-        pools = {name: value for name, _, value in (knob.partition("=") for knob in target.knobs) if name in POOL_KNOBS}
-        flags = engine_flags([knob for knob in target.knobs if knob.partition("=")[0] not in POOL_KNOBS])
-        return read_setting(target.engine, target.gpu, self._model(target), flags, pools)
+        pools, own = split_knobs(target.knobs, POOL_KNOBS)
+        drafts, own = split_knobs(own, DRAFT_KNOBS)
+        setting = read_setting(target.engine, target.gpu, self._model(target), engine_flags(own), pools)
+        return replace(setting, wish=read_drafts(drafts, read_model))
+
+    def _settings(self, target: TargetSpec) -> Settings:
+        return Settings(target.engine, target.gpu, self._model(target), target.knobs, target.time_scale)
 
     def _target(self, target: TargetSpec) -> Any:
         assert target.base_url is not None

@@ -33,6 +33,7 @@ def serve(
     ] = "prediction",
     time_scale: Annotated[float, typer.Option(help="Engine seconds per wall second: 6 makes a run six times as short.")] = 1.0,
     served_model_name: Annotated[str | None, typer.Option(help="Name under which the model is served, if not --model.")] = None,
+    draft_method: draft_flags.DraftMethod = None,
     draft_model: draft_flags.DraftModel = None,
     draft_window: draft_flags.DraftWindow = None,
     acceptance_rate: draft_flags.AcceptanceRate = None,
@@ -54,6 +55,7 @@ def serve(
     """
     from longbench_sched.cli.calibrations import read_calibration
     from longbench_sched.cli.model_flag import read_model
+    from longbench_sched.sim.draft_knobs import check_drafts, read_drafts
     from longbench_sched.sim.faults import read_fault
     from longbench_sched.sim.flags import read_flags
     from longbench_sched.sim.server import ServerOptions
@@ -64,8 +66,9 @@ def serve(
 
         die_with_parent(dies_with_parent)
     shape, options = read_model(model), read_flags(engine, context.args)
-    wish = draft_flags.read_wish(draft_model, draft_window, acceptance_rate, acceptance_length)
-    draft_flags.check_drafts(wish, options)
+    words = draft_flags.draft_words(draft_method, draft_model, draft_window, acceptance_rate, acceptance_length)
+    wish = read_drafts(words, read_model)
+    check_drafts(wish, options)
     run_server(
         ServerOptions(
             engine=engine,

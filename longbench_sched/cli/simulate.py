@@ -28,6 +28,8 @@ Examples:
 
   longbench-sched simulate 30k-500-r1 --engine sglang --sweep chunked_prefill_size=2048,8192,32768 --sweep request_rate=0.5,1
 
+  longbench-sched simulate 30k-500-r1 --engine sglang --speculative-algorithm STANDALONE --draft-method self
+
 Flags that are not listed here are the engine's own, in its own spelling, those of its parallel sizes among them
 (--tensor-parallel-size, --tp-size, -tp; --pipeline-parallel-size, --pp-size, -pp). The run is stored like a measured one:
 `show` and `report` read it.
@@ -62,6 +64,7 @@ def simulate(
     model: Annotated[
         str, typer.Option("--model", help="Model whose shape prices a step: a name, or a config.json.", rich_help_panel=ENGINE)
     ] = "Qwen2.5-Coder-7B-Instruct",
+    draft_method: draft_flags.DraftMethod = None,
     draft_model: draft_flags.DraftModel = None,
     draft_window: draft_flags.DraftWindow = None,
     acceptance_rate: draft_flags.AcceptanceRate = None,
@@ -123,6 +126,7 @@ def simulate(
     from longbench_sched.cli.model_flag import read_model
     from longbench_sched.errors import UsageError
     from longbench_sched.experiment.sweep import Base, make_cells, read_axis
+    from longbench_sched.sim.draft_knobs import check_drafts
     from longbench_sched.sim.pools import POOL_KNOBS
     from longbench_sched.slo import Slo
     from longbench_sched.workload.overrides import Overrides
@@ -152,14 +156,14 @@ def simulate(
         flags=tuple(context.args),
         calibration=None if calibration is None else read_calibration(calibration),
         read_model=read_model,
-        wish=draft_flags.read_wish(draft_model, draft_window, acceptance_rate, acceptance_length),
+        drafts=draft_flags.draft_words(draft_method, draft_model, draft_window, acceptance_rate, acceptance_length),
         pools={knob: str(value) for knob, value in zip(POOL_KNOBS, given_pools, strict=True) if value is not None},
     )
     if trace is not None and sweep:
         raise UsageError("--trace is of one run. Leave out --sweep, or trace the one cell that matters.")
     cells = make_cells(base, [read_axis(text) for text in sweep or []])
     if not sweep:  # a cell of a sweep may well go without
-        draft_flags.check_drafts(base.wish, cells[0].setting.options)
+        check_drafts(cells[0].setting.wish, cells[0].setting.options)
     with open_exports(export or []) as exports:
         if not sweep:
             measured, steps = simulated.simulate_one(cells[0], Path(output_dir), None if trace is None else Path(trace))

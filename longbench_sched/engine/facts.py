@@ -48,6 +48,7 @@ FACTS: dict[str, str] = {
     "data_parallel": "copies of the engine",
     "gpus": "GPUs of all engines together; only the simulator says it",
     "speculative": "method of speculative decoding; null = none",
+    "drafter": "what drafts are played as, and what was asked of them; only the simulator says it",
     "disaggregation": "role in a split of prefill and decode; of simulated pools, both and the way between them",
     "time_scale": "engine time over wall time; only the embedded engine says it",
     "simulated": "the engine is made of arithmetic; only the embedded engine says it",

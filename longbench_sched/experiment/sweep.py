@@ -1,8 +1,8 @@
 """A grid of simulated runs, over all cores: every combination of the values of a few knobs.
 
 A knob is a flag of the engine by its own name (`chunked_prefill_size`), a word of the load (`concurrency`, `isl`) or of the
-setting (`engine`, `gpu`, `model`, `seed`). Every cell is checked before the first one runs: a grid of an hour must not end in a
-mistyped flag. A cell that turns out to be impossible is reported and costs no other.
+setting (`engine`, `gpu`, `model`, `seed`, `draft_method`). Every cell is checked before the first one runs: a grid of an hour
+must not end in a mistyped flag. A cell that turns out to be impossible is reported and costs no other.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from longbench_sched.metrics.stat import Summary
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.quantity import count
 from longbench_sched.sim.calibration import Calibration
+from longbench_sched.sim.draft_knobs import DRAFT_KNOBS, read_drafts
 from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.pools import POOL_KNOBS
-from longbench_sched.sim.speculation import Wish
 from longbench_sched.store.parquet import write_run
 from longbench_sched.workload.overrides import Overrides
 from longbench_sched.workload.shape import Workload
 from longbench_sched.workload.spec import load_workload
 
 MAX_CELLS = 10_000
-_SETTING_KNOBS = ("engine", "gpu", "model", "seed", *POOL_KNOBS)
+_SETTING_KNOBS = ("engine", "gpu", "model", "seed", *POOL_KNOBS, *DRAFT_KNOBS)
 _LOAD_KNOBS = tuple(item.name for item in fields(Overrides) if item.name not in ("slo", "prompts", "cv"))
 
 
@@ -58,7 +58,7 @@ class Base:
     flags: tuple[str, ...]  # the engine's own
     calibration: Calibration | None = None
     read_model: Callable[[str], Model] = find_model
-    wish: Wish = field(default_factory=Wish)  # of a drafter
+    drafts: Mapping[str, str] = field(default_factory=dict)  # words of `DRAFT_KNOBS`
     pools: Mapping[str, str] = field(default_factory=dict)  # words of `POOL_KNOBS`
 
 
@@ -124,7 +124,8 @@ def _cell(base: Base, knobs: Mapping[str, str]) -> Cell:
     shape = base.read_model(model)
     pools = {**base.pools, **{knob: knobs[knob] for knob in POOL_KNOBS if knob in knobs}}
     setting = read_setting(engine, gpu, _name(model, shape), [*base.flags, *flags], pools, shape)
-    setting = replace(setting, calibration=base.calibration, wish=base.wish, cell=knobs)
+    wish = read_drafts({**base.drafts, **{knob: knobs[knob] for knob in DRAFT_KNOBS if knob in knobs}}, base.read_model)
+    setting = replace(setting, calibration=base.calibration, wish=wish, cell=knobs)
     make_engine(setting)
     return Cell(load_workload(base.workload, replace(base.overrides, **load)), seed, setting)
 

@@ -25,7 +25,7 @@ from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
 from longbench_sched.sim.cost import Calibration
 from longbench_sched.sim.deployment import AnyEngine, deploy
 from longbench_sched.sim.disaggregation import DisaggregatedEngine
-from longbench_sched.sim.drafting import build_speculating
+from longbench_sched.sim.drafting import build_speculating, draft_facts
 from longbench_sched.sim.engine import PLAYED, Engine, EngineOptions
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.hardware import find_gpu
@@ -305,13 +305,7 @@ def engine_facts(engine: AnyEngine, served_model: str) -> dict[str, object]:
         made_of["kv_transfer"] = asdict(all_engines.plan)
     speculator = engine.cost.speculator
     if speculator is not None:
-        made_of["speculator"] = {
-            "method": speculator.method,
-            "n_drafts": speculator.n_drafts,
-            "verify_tokens": speculator.verify_tokens,
-            "source": speculator.source,
-            "is_claimed_maximum": speculator.is_claimed_maximum,
-        }
+        made_of |= draft_facts(speculator)
     return found | {"simulated": True} | made_of
 
 

@@ -50,6 +50,9 @@ class ProbeOptions:
     answer_s: float = 10.0
 
 
+_ANNOUNCED = ("gpu", "options", "calibration", "drafter", "speculator")
+
+
 @dataclass(frozen=True, slots=True)
 class Preflight:
     """What is known before the first measured request. Findings are {"id", "text", "cause", "next_step"}."""
@@ -60,7 +63,7 @@ class Preflight:
     findings: tuple[Mapping[str, str], ...] = ()
     time_scale: float = 1.0  # engine time over wall time
     is_simulated: bool = False
-    announcement: Mapping[str, object] = field(default_factory=dict)  # of the embedded engine: gpu, options, calibration
+    announcement: Mapping[str, object] = field(default_factory=dict)  # of the embedded engine: `_ANNOUNCED`
     template_overhead: int | None = None  # tokens that the chat template adds, as measured
     capability: Mapping[str, object] = field(default_factory=dict)  # what the server's streams hold (rehearsal.py)
 
@@ -88,7 +91,7 @@ def probe(target: Target, options: ProbeOptions = ProbeOptions()) -> Preflight:
         findings=tuple(_findings(target, cards, found)),
         time_scale=_time_scale(info) if is_simulated else 1.0,
         is_simulated=is_simulated,
-        announcement={key: info[key] for key in ("gpu", "options", "calibration") if is_simulated and key in info},
+        announcement={key: info[key] for key in _ANNOUNCED if is_simulated and key in info},
     )
 
 

@@ -31,6 +31,7 @@ _SETTINGS: tuple[tuple[str, str, object], ...] = (
     ("prefix_caching", "prefix cache {}", None),
     ("max_num_seqs", "at most {} at once", None),
     ("speculative", "speculative {}", None),
+    ("drafter", "drafts {}", None),
     ("disaggregation", "role {}", None),
     ("gpus", "{} GPUs", 1),
     ("tensor_parallel", "TP {}", 1),

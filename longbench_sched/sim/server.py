@@ -30,7 +30,7 @@ from longbench_sched.sim import http1
 from longbench_sched.sim.alarm import Alarm
 from longbench_sched.sim.connection import Connection, Exchange
 from longbench_sched.sim.cost import Calibration
-from longbench_sched.sim.drafting import build_speculating
+from longbench_sched.sim.drafting import build_speculating, draft_facts
 from longbench_sched.sim.engine import OPTIONS, PLAYED, Engine, EngineOptions
 from longbench_sched.sim.faults import Fault, FaultPlan, FaultyWire
 from longbench_sched.sim.hardware import find_gpu
@@ -312,6 +312,7 @@ class _Server:
         engine = self.engine
         state = engine.state
         usage = os.times()
+        speculator = engine.cost.speculator
         return {
             "simulated": True,
             "engine": self.options.engine,
@@ -332,7 +333,7 @@ class _Server:
             "faults": {"n_requests": self.faults.n_requests, "n_hit": self.faults.n_hit},
             "cpu_s": round(usage.user + usage.system, 3),
             "pid": os.getpid(),
-        }
+        } | (draft_facts(speculator) if speculator is not None else {})
 
     def head(self, status: int, length: int | None, content_type: str, request_id: str | None = None) -> bytes:
         """The head of an answer."""

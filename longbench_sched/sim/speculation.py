@@ -46,6 +46,12 @@ class Speculator:
     source: str
     inner: Speculator | None = None  # drafts for the drafter (cascade)
     is_claimed_maximum: bool = False  # rests on a claim of "up to", not on a measurement
+    given: tuple[str, ...] = ()  # what the user said of it, in words
+
+    @property
+    def label(self) -> str:
+        """The method, whether it is a claimed maximum, and what was asked of it: `eagle3.1, claimed maximum`."""
+        return ", ".join([self.method, *(["claimed maximum"] if self.is_claimed_maximum else []), *self.given])
 
     @property
     def own_weights(self) -> int:
@@ -68,6 +74,7 @@ class Wish:
     """What the user asks of a method; None and 0 leave its own default."""
 
     n_drafts: int = 0
+    method: str = ""  # a set that no engine's flag names, played by the one that is turned on (`drafting.py`)
     draft_model: Model | None = None
     draft_window: int | None = None
     alpha: float | None = None  # a constant acceptance probability
@@ -79,7 +86,7 @@ class Wish:
 def _draft_model(target: Model, wish: Wish) -> Speculator:
     """A small model of the same family (Leviathan et al. 2023, Chen et al. 2023: K = 4)."""
     k = wish.n_drafts or 4
-    drafter = _model_drafter(_needed(wish, "draft-model"), k, wish.draft_window)
+    drafter = _model_drafter(_needed(wish, wish.method or "draft-model"), k, wish.draft_window)
     return _chain("draft-model", k, drafter, wish, 0.7, "Leviathan 2023, Chen 2023 (K = 4); alpha assumed")
 
 
@@ -128,8 +135,9 @@ def _eagle31(target: Model, wish: Wish) -> Speculator:
     """EAGLE-3 with normalised fused states: the same cost, up to twice the acceptance length beyond the trained context."""
     source = "EAGLE 3.1 2026-05: AL - 1 up to twice on long contexts. A claimed maximum, no table by length is published"
     plain = _eagle3(target, wish)
-    acceptance = _acceptance(wish, plain.n_drafts) or Chain(ContextRate(recovery=2.0))
-    return replace(plain, method="eagle3.1", acceptance=acceptance, source=source, is_claimed_maximum=True)
+    own = _acceptance(wish, plain.n_drafts)
+    acceptance = own or Chain(ContextRate(recovery=2.0))
+    return replace(plain, method="eagle3.1", acceptance=acceptance, source=source, is_claimed_maximum=own is None)
 
 
 def _mtp(target: Model, wish: Wish) -> Speculator:
@@ -170,7 +178,10 @@ def _cascade(target: Model, wish: Wish) -> Speculator:
     """A draft model for which prompt lookup drafts in turn: a draft costs what an accepted token of the inner level costs."""
     outer = _draft_model(target, replace(wish, n_drafts=wish.n_drafts or 6))
     inner = _ngram(target, Wish(n_drafts=4))
-    return replace(outer, method="cascade", inner=inner, source="recursive drafting (Chen et al. 2023b); alphas assumed")
+    rounds = outer.drafter.passes / inner.acceptance.expected(1, inner.n_drafts)
+    drafter = replace(outer.drafter, host_s_per_request=rounds * inner.drafter.host_s_per_request)
+    source = "recursive drafting (Chen et al. 2023b); alphas assumed"
+    return replace(outer, method="cascade", drafter=drafter, inner=inner, source=source)
 
 
 METHODS: Mapping[str, Callable[[Model, Wish], Speculator]] = {
@@ -197,12 +208,26 @@ def find_speculator(method: str, target: Model, wish: Wish | None = None) -> Spe
         raise UsageError(f"alpha is {wish.alpha}; it is a probability.")
     if wish.lengths:
         _check_lengths(wish)
-    return make(target, wish)
+    found = make(target, wish)
+    if wish.draft_window is not None and not found.drafter.layers:
+        raise UsageError(f"{method} drafts without attention: it has no window.\n  Leave --draft-window out.")
+    return replace(found, given=_given(wish))
+
+
+def _given(wish: Wish) -> tuple[str, ...]:
+    lengths = " ".join(f"{tokens:g}@{context}" for context, tokens in wish.lengths)
+    named = (
+        ("draft model", wish.draft_model and wish.draft_model.name),
+        ("window", wish.draft_window),
+        ("acceptance", None if wish.alpha is None else f"{wish.alpha:g}"),
+        ("acceptance length", lengths),
+    )
+    return tuple(f"{what} {value}" for what, value in named if value)
 
 
 def _needed(wish: Wish, method: str) -> Model:
     if wish.draft_model is None:
-        raise UsageError(f"{method} needs a draft model. Name one, for example a small model of the target's family.")
+        raise UsageError(f"{method} needs a draft model. Name a small one of the target's family: --draft-model NAME.")
     return wish.draft_model
 
 

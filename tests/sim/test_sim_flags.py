@@ -92,7 +92,7 @@ def test_flags_become_options(engine: str, words: list[str], options: object) ->
         ("vllm", ["--speculative-config", '{"method": "eagle"}'], "num_speculative_tokens is missing"),
         ("vllm", ["--scheduling-policy", "lifo"], "'lifo' is not known. Known: fcfs, priority"),
         ("vllm", ["--performance-mode=fast"], "Known: balanced, interactivity, throughput"),
-        ("sglang", ["--speculative-algorithm", "HYDRA"], "Known: EAGLE, EAGLE3, NEXTN, NGRAM"),
+        ("sglang", ["--speculative-algorithm", "HYDRA"], "Known: EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM"),
         ("vllm", ["--quantization", "awq"], "Known: fp8"),
         ("trtllm", ["--quantization", "fp8"], "takes what the checkpoint is"),
         ("sglang", ["--speculative-config", "{}"], "not a flag that the embedded sglang knows"),

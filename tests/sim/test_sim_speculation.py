@@ -122,6 +122,7 @@ def test_a_cascade_drafts_for_its_drafter_and_is_cheaper_for_it() -> None:
     assert cascade.inner.method == "ngram"
     plain_s, cascade_s = (StepCost(H200, LLAMA, speculator=one).draft_s(1, 100) for one in (plain, cascade))
     assert cascade_s / plain_s == pytest.approx(1 / 1.6496, rel=0.01)
+    assert cascade.drafter.host_s_per_request == pytest.approx(6 / 1.6496 * 20e-6), "a lookup on the CPU for each of them"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -32,7 +32,7 @@ class SglangProfile:
 SGLANG_0_5_23 = SglangProfile(
     release="0.5.23",
     orders=("fcfs", "lpm", "dfs-weight", "lof", "random", "hrrn", "shortest-prefill-first", "routing-key"),
-    drafters=("EAGLE", "EAGLE3", "NEXTN", "NGRAM"),
+    drafters=("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"),
     reserves_ignore_eos_in_full=True,
     caps_input_with_chunks=False,
     retracts_ahead=False,
@@ -76,7 +76,7 @@ class SglangOptions:
     prefill_decode_interval: int = 0  # decode steps after each prefill batch
     max_total_tokens: int | None = None  # the KV pool, instead of what memory holds
     max_queued_requests: int | None = None
-    speculative_algorithm: Literal["", "EAGLE", "EAGLE3", "NEXTN", "NGRAM"] = ""
+    speculative_algorithm: Literal["", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"] = ""
     speculative_num_steps: int = 0
     speculative_eagle_topk: int = 0
     speculative_num_draft_tokens: int = 0
@@ -220,11 +220,14 @@ def _checked(options: SglangOptions) -> SglangOptions:
 
 
 def _speculating(options: SglangOptions, steps: int, topk: int, tokens: int) -> SglangOptions:
+    """With the shape of a draft decided: of one candidate a step it is a chain, whose nodes are its steps and the root."""
     if not options.speculative_algorithm:
         return options
-    return replace(
-        options,
-        speculative_num_steps=options.speculative_num_steps or steps,
-        speculative_eagle_topk=options.speculative_eagle_topk or topk,
-        speculative_num_draft_tokens=options.speculative_num_draft_tokens or tokens,
-    )
+    topk = options.speculative_eagle_topk or topk
+    asked_tokens = options.speculative_num_draft_tokens
+    if topk == 1:
+        steps = options.speculative_num_steps or max(asked_tokens - 1, 0) or steps
+        tokens = steps + 1
+    else:
+        steps, tokens = options.speculative_num_steps or steps, asked_tokens or tokens
+    return replace(options, speculative_num_steps=steps, speculative_eagle_topk=topk, speculative_num_draft_tokens=tokens)
