@@ -34,7 +34,7 @@ class StepColumn:
 
 STEP_COLUMNS: tuple[StepColumn, ...] = (
     StepColumn("begin_ns", "int", "ns", "when the step began, on the run's clock"),
-    StepColumn("end_ns", "int", "ns", "when it ended: its tokens have this stamp"),
+    StepColumn("end_ns", "int", "ns", "when it ended: its tokens have this stamp; of stages, the last"),
     StepColumn("pool", "text", "", "prefill or decode where these are engines of their own, else empty", 2),
     StepColumn("instance", "int", "1", "which engine of its pool, or of those side by side, from 0", 2),
     StepColumn("stage", "int", "1", "which pipeline stage, from 0", 2),

@@ -109,6 +109,11 @@ def panels(steps: StepTable, lanes: Sequence[Lane], axis: Axis, top: float) -> t
     return parts, top
 
 
+def _x(axis: Axis, at_ns: float) -> float:
+    """As it will be written, so that a box ends exactly where the next begins."""
+    return round(axis.x(at_ns), 2)
+
+
 def _shown(lanes: Sequence[Lane]) -> list[Lane]:
     """The first of each pool, as many as there is room for."""
     by_pool = [[lane for lane in lanes if lane.pool is pool] for pool in dict.fromkeys(lane.pool for lane in lanes)]
@@ -125,8 +130,8 @@ def _row(name: str, own: Sequence[Bar], alike: Sequence[Bar], axis: Axis, top: f
     is_numbered = all(bar.number >= 0 for bar in own)
     parts, numbers, busy_ns = _tints(own, axis, middle), [], 0.0
     for bar in own:
-        x = axis.x(bar.begin_ns)
-        width = max(axis.x(bar.end_ns) - x, 0.3)
+        x = _x(axis, bar.begin_ns)
+        width = max(_x(axis, bar.end_ns) - x, 0.3)
         inner = width - (1.0 if width > _SEEN_APART else 0.0)
         busy_ns += bar.busy * (min(bar.end_ns, axis.to_ns) - max(bar.begin_ns, axis.from_ns))
         words = None
@@ -161,12 +166,12 @@ def _tints(own: Sequence[Bar], axis: Axis, middle: float) -> list[str]:
     began_ns = 0
     for bar, after in zip_longest(own, own[1:]):
         began_ns = began_ns or bar.begin_ns
-        x = axis.x(began_ns)
-        is_thin = axis.x(bar.end_ns) - axis.x(bar.begin_ns) <= _SEEN_APART
+        x = _x(axis, began_ns)
+        is_thin = _x(axis, bar.end_ns) - _x(axis, bar.begin_ns) <= _SEEN_APART
         is_alike = after is not None and (bool(bar.prefill), bar.busy) == (bool(after.prefill), after.busy)
         if is_thin and is_alike and after.begin_ns == bar.end_ns:
             continue
-        width = max(axis.x(bar.end_ns) - x, 0.3) - (0.0 if is_thin else 1.0)
+        width = max(_x(axis, bar.end_ns) - x, 0.3) - (0.0 if is_thin else 1.0)
         tint = PREFILL_TINT if bar.prefill else DECODE_TINT
         parts.append(svg.box(x, middle - bar.busy * _HALF, width, 2 * bar.busy * _HALF, tint))
         began_ns = 0
@@ -177,7 +182,7 @@ def _strip(steps: StepTable, transfers: Sequence[int], axis: Axis, top: float, m
     """When KV is on the link."""
     parts = []
     for bar in bars(steps, transfers, axis, most):
-        x = axis.x(bar.begin_ns)
+        x = _x(axis, bar.begin_ns)
         height = max(1.0, bar.busy * _STRIP)
-        parts.append(svg.box(x, top + _STRIP - height, max(axis.x(bar.end_ns) - x, 0.3), height, LINK))
+        parts.append(svg.box(x, top + _STRIP - height, max(_x(axis, bar.end_ns) - x, 0.3), height, LINK))
     return parts

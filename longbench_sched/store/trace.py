@@ -92,6 +92,13 @@ def read_steps(path: Path) -> StepTable:
     return StepTable(replace(facts, version=STEPS_VERSION), stored.num_rows, ints, floats, texts)
 
 
+def columns_table() -> str:
+    """The table of columns as Markdown, for `docs/columns.md`."""
+    kinds = {"int": "int64", "float": "double", "text": "string"}
+    rows = [f"| `{column.name}` | {kinds[column.type]} | {column.unit} | {column.meaning} |" for column in STEP_COLUMNS]
+    return "\n".join(["| column | type | unit | meaning |", "|---|---|---|---|", *rows]) + "\n"
+
+
 def _kinds() -> dict[str, Any]:
     import pyarrow as pa
 

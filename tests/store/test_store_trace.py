@@ -18,7 +18,7 @@ from longbench_sched.errors import StoreError
 from longbench_sched.steps import STEP_COLUMNS, PoolFacts
 from longbench_sched.store import catalogue
 from longbench_sched.store.parquet import write_run
-from longbench_sched.store.trace import FOOTER_KEY, find_steps, read_steps, write_steps
+from longbench_sched.store.trace import FOOTER_KEY, columns_table, find_steps, read_steps, write_steps
 
 STEPS = trace(
     (1000, 1200, "prefill", {"prefill_tokens": 8192, "n_waiting": 3, "flop": 1e14, "arithmetic_intensity": 2000.5}),
@@ -50,6 +50,11 @@ def test_a_trace_of_version_1_is_read_as_one_engine_with_one_stage(tmp_path: Pat
     pq.write_table(table.drop_columns(["pool"]), old)  # of version 2
     with pytest.raises(StoreError, match="lacks the column 'pool'"):
         read_steps(old)
+
+
+def test_the_documentation_lists_every_column_with_its_unit() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "columns.md").read_text(encoding="utf-8")
+    assert page.partition("<!-- steps -->\n")[2].partition("<!-- /steps -->")[0] == columns_table()
 
 
 def test_pools_are_read_back(tmp_path: Path) -> None:
