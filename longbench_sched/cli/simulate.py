@@ -111,7 +111,9 @@ def simulate(
     trace: Annotated[
         str | None,
         typer.Option(
-            "--trace", help="Also store every step: steps.parquet. `report --timeline` draws them.", rich_help_panel=RESULT
+            "--trace",
+            help="Also store every step, of every pipeline stage and engine: steps.parquet. `report --timeline` draws them.",
+            rich_help_panel=RESULT,
         ),
     ] = None,
     output_dir: result_flags.OutputDir = "results",
