@@ -177,9 +177,9 @@ class _Group:
 
     @property
     def name(self) -> str:
-        """`prefill`, `stage 2`."""
+        """`prefill`, `stage 2`, `4 engines`."""
         words = [self.pool.pool, f"stage {self.stage}" if self.pool.n_stages > 1 else ""]
-        return " ".join(word for word in words if word)
+        return " ".join(word for word in words if word) or f"{self.pool.n_engines} engines"
 
 
 def _groups(steps: StepTable, rows: Sequence[int]) -> list[_Group]:
@@ -224,13 +224,9 @@ def _lines_of_groups(steps: StepTable, rows: Sequence[int], groups: Sequence[_Gr
     """Batch, queue and memory by pool, of one engine while it works (of stages: while the first works), and transfers."""
     span_s = _span_s(steps, rows)
     firsts = [group for group in groups if group.stage == 0]
-    sizes = [
-        f"{group.pool.n_engines} {group.pool.pool or 'engines' if group.pool.n_engines > 1 else group.pool.pool or 'engine'}"
-        + (f" of {group.pool.n_stages} stages" if group.pool.n_stages > 1 else "")
-        for group in firsts
-    ]
+    sizes = " + ".join(_size_text(group.pool) for group in firsts)
     n_plans = sum(len(group.rows) for group in firsts)
-    lines = [Line("Engines", f"{' + '.join(sizes)}{SEPARATOR}{n_plans} batches in {duration_text(span_s)}")]
+    lines = [Line("Engines", f"{sizes}{SEPARATOR}{n_plans} batches in {duration_text(span_s)}")]
     states = [(group, _state(steps, group.rows, group.pool.kv_tokens)) for group in firsts if group.rows]
     for label in ("Batch", "Queue", "KV"):
         said = [
@@ -241,6 +237,12 @@ def _lines_of_groups(steps: StepTable, rows: Sequence[int], groups: Sequence[_Gr
         lines += [Line("" if n else label, text) for n, text in enumerate(said)]
     moved = [_transfer_text(steps, group, span_s) for group in groups if group.transfers]
     return lines + [Line("" if n else "KV moved", text) for n, text in enumerate(moved)]
+
+
+def _size_text(pool: PoolFacts) -> str:
+    noun = pool.pool or ("engine" if pool.n_engines == 1 else "engines")
+    stages = f" of {pool.n_stages} stages" if pool.n_stages > 1 else ""
+    return f"{pool.n_engines} {noun}{stages}"
 
 
 def _transfer_text(steps: StepTable, group: _Group, span_s: float) -> str:

@@ -146,6 +146,38 @@ def test_a_trace_is_stored_shown_with_its_run_and_drawn(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "title", "rows"),
+    [
+        pytest.param(["-pp", "2"], "Steps by stage and phase", ["stage 0", "stage 1"], id="stages"),
+        pytest.param(
+            ["--disaggregation", "mooncake-like", "--prefill-engines", "2"],
+            "Steps by pool and phase",
+            ["prefill 0", "prefill 1", "decode"],
+            id="pools",
+        ),
+        pytest.param(
+            ["--disaggregation", "none", "--prefill-engines", "1", "-pp", "2"],
+            "Steps by stage and phase",
+            ["engine 0 stage 0", "engine 0 stage 1", "engine 1 stage 0", "engine 1 stage 1"],
+            id="engines of stages side by side",
+        ),
+    ],
+)
+def test_a_trace_of_what_goes_on_at_once_is_shown_and_drawn(
+    arguments: list[str], title: str, rows: list[str], workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, trace, picture = tmp_path / "results", tmp_path / "results" / "mine.steps.parquet", tmp_path / "steps.svg"
+    assert main(["simulate", workload, *arguments, "--output-dir", str(folder), "--trace", str(trace)]) == 0
+    capsys.readouterr()
+    assert main(["show", "latest", "--output-dir", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert title in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert main(["report", "latest", "--output-dir", str(folder), "--timeline", str(picture)]) == 0
+    assert all(f">{row}<" in picture.read_text() for row in rows)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         pytest.param(["--timeline", "x.png"], "Let the name end in .svg", id="another format"),

@@ -164,7 +164,10 @@ def test_pools_are_never_put_together_and_an_engine_that_did_nothing_counts() ->
 def test_engines_side_by_side_share_their_rows() -> None:
     title, rows, said = cells(grouped((PoolFacts("", 4, 1, 500),), (1000, 1400, "decode", {"instance": 2})))
     assert title == "Steps by phase"
-    assert [(row["phase"], row["time"]) for row in rows] == [("decode", "25.0 %"), ("idle", "75.0 %")]
+    assert [(row["group"], row["phase"], row["time"]) for row in rows] == [
+        ("4 engines", "decode", "25.0 %"),
+        ("", "idle", "75.0 %"),
+    ]
     assert said["Engines"] == ["4 engines · 1 batches in 400 ms"]
 
 
