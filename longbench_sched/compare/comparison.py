@@ -184,11 +184,13 @@ def _delta(
     delta = measure(figure, before, after, paired=paired)
     if len(before) == len(after) == 1:
         delta = with_intervals_inside(delta, _inside(base, figure, window), _inside(candidate, figure, window))
-    if figure.is_by_chunk and any(disparity.consequence == "chunks" for disparity in disparities):
-        return replace(delta, call="not comparable", note="packing")
-    if any(disparity.consequence in ("refuse", "rank") for disparity in disparities):
-        return replace(delta, call="not comparable")
-    return delta
+    spoilers = [disparity for disparity in disparities if disparity.spoils(figure)]
+    if not spoilers:
+        return delta
+    why = {"chunks": "packing", "limits": "limits"}
+    return replace(
+        delta, call="not comparable", note=next((why[s.consequence] for s in spoilers if s.consequence in why), None)
+    )
 
 
 def _inside(points: Sequence[RunPoint], figure: Figure, window: str) -> tuple[float, float] | None:

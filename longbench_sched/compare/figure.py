@@ -42,6 +42,11 @@ class Figure:
         """Whether it depends on how many tokens the server packs into one event."""
         return self.metric in ("itl", "icg")
 
+    @property
+    def is_by_limits(self) -> bool:
+        """Whether it counts what met the limits that were given with `--goodput` or the workload."""
+        return self.metric in ("goodput", "good_share", "deadline_misses")
+
 
 def find_figure(key: str) -> Figure:
     """The figure of that name. Raises UsageError with what is close."""

@@ -240,9 +240,7 @@ def _undecided(finding: Finding) -> Finding:
 def _blocked(match: Match, rule: Rule) -> str:
     """Why nothing can be said at all, or an empty text."""
     for disparity in match.disparities:
-        if disparity.consequence in ("refuse", "rank") and not (disparity.id == "failures" and rule.figure.key == ERROR_RATE):
-            return f"not comparable: {disparity.id}"
-        if disparity.consequence == "chunks" and rule.figure.is_by_chunk:
+        if disparity.spoils(rule.figure) and not (disparity.id == "failures" and rule.figure.key == ERROR_RATE):
             return f"not comparable: {disparity.id}"
     return ""
 

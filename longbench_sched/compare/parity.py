@@ -6,6 +6,7 @@ has a name, what was seen, and a consequence:
     refuse   no comparison: the two did not do the same work
     rank     figures are shown, but nothing is called better or worse
     chunks   figures that depend on how tokens are packed into events are not comparable; TPOT is
+    limits   figures that count what met a limit are not comparable; the others are
     mark     shown beside the numbers, which stand
 """
 
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from longbench_sched.compare.figure import Figure
 from longbench_sched.compare.point import RunPoint
 from longbench_sched.quantity import significant
 
@@ -23,7 +25,7 @@ CACHE_TOLERANCE = 0.05  # of the share of prompt tokens that came from a prefix 
 PACKING_TOLERANCE = 0.05  # of tokens per chunk
 MIN_SUCCESS = 0.95
 
-Consequence = Literal["refuse", "rank", "chunks", "mark"]
+Consequence = Literal["refuse", "rank", "chunks", "limits", "mark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,18 @@ class Disparity:
     text: str
     next_step: str
 
+    def spoils(self, figure: Figure) -> bool:
+        """Whether it leaves nothing to be said of that figure."""
+        match self.consequence:
+            case "refuse" | "rank":
+                return True
+            case "chunks":
+                return figure.is_by_chunk
+            case "limits":
+                return figure.is_by_limits
+            case "mark":
+                return False
+
 
 _Look = Callable[[Sequence[RunPoint], Sequence[RunPoint]], "Disparity | None"]
 
@@ -42,7 +56,7 @@ _Look = Callable[[Sequence[RunPoint], Sequence[RunPoint]], "Disparity | None"]
 def find_disparities(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> tuple[Disparity, ...]:
     """Everything that stands between these two sets of runs, the gravest first."""
     found = [disparity for look in _LOOKS if (disparity := look(base, candidate)) is not None]
-    return tuple(sorted(found, key=lambda disparity: ("refuse", "rank", "chunks", "mark").index(disparity.consequence)))
+    return tuple(sorted(found, key=lambda disparity: get_args(Consequence).index(disparity.consequence)))
 
 
 def _plans(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
@@ -153,6 +167,23 @@ def _packing(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Dispari
     )
 
 
+def _limits(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
+    ours, theirs = ({tuple(sorted(point.slo.items())) for point in points if point.slo} for points in (base, candidate))
+    if not ours or not theirs or ours == theirs:
+        return None
+    return Disparity(
+        "limits-differ",
+        "limits",
+        f"Goodput counts what met other limits: {_limits_text(ours)} and {_limits_text(theirs)} (ms). It is not comparable; "
+        "the rest is.",
+        "Give both the same with --goodput; a baseline keeps those that its runs were made with.",
+    )
+
+
+def _limits_text(limits: set[tuple[tuple[str, float], ...]]) -> str:
+    return " or ".join(" ".join(f"{name}:{1e3 * limit_s:g}" for name, limit_s in one) for one in sorted(limits))
+
+
 _SPOILED = {
     "client-limited": "the tool could not keep up, so the numbers are partly its own",
     "client-rate": "the tool sent more slowly than planned",
@@ -201,7 +232,19 @@ def _machines(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Dispar
     )
 
 
-_LOOKS: tuple[_Look, ...] = (_plans, _isl, _osl, _incomplete, _failures, _cache, _spoiled, _packing, _simulated, _machines)
+_LOOKS: tuple[_Look, ...] = (
+    _plans,
+    _isl,
+    _osl,
+    _incomplete,
+    _failures,
+    _cache,
+    _spoiled,
+    _packing,
+    _limits,
+    _simulated,
+    _machines,
+)
 
 
 def _mean(points: Sequence[RunPoint], value: Callable[[RunPoint], float | None]) -> float | None:

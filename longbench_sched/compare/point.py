@@ -58,6 +58,7 @@ class RunPoint:
     values: Mapping[str, Mapping[str, float]]  # window -> figure -> value
     within: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    slo: Mapping[str, float] | None = None  # limits in s that goodput was judged by; None in a baseline that does not tell
     ecdfs: Mapping[str, Ecdf] = field(default_factory=dict)  # of a run that was summarised with curves, for charts
 
     def value(self, key: str, window: str) -> float | None:
@@ -116,6 +117,7 @@ def point_of(summary: Summary) -> RunPoint:
         values={name: values_of(section) for name, section in sections.items()},
         within={name: within_of(section) for name, section in sections.items()},
         counts={name: counts_of(section) for name, section in sections.items()},
+        slo=dict(meta.slo),
         ecdfs=summary.curves.ecdfs if summary.curves is not None else {},
     )
 

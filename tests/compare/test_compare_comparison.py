@@ -11,7 +11,9 @@ from handmade_points import around, make_point, make_side
 
 from longbench_sched.compare.comparison import Side, Wish, compare, pair_blocks
 from longbench_sched.compare.figure import find_figure, known
+from longbench_sched.compare.gate import check
 from longbench_sched.compare.parity import find_disparities
+from longbench_sched.compare.policy import read_policy
 from longbench_sched.errors import EXIT_INCONCLUSIVE, NotComparableError, UsageError
 
 FIVE = {"ttft_p50": around(1.0, 0.01, 5), "itl_p99": around(0.1, 0.01, 5), "tpot_p50": around(0.02, 0.01, 5)}
@@ -36,6 +38,10 @@ def test_e04_a_regression_is_not_hidden_by_what_improved() -> None:
         ({"cached_share": 0.04}, None, None),
         ({"marks": ("client-limited",)}, "client-limited", "rank"),
         ({"tokens_per_chunk": 10.0}, "packing-differs", "chunks"),
+        ({"slo": {"ttft": 0.1}}, "limits-differ", "limits"),
+        ({"slo": {"ttft": 3.0}}, None, None),
+        ({"slo": {}}, None, None),  # no goodput on that side
+        ({"slo": None}, None, None),  # a baseline that does not tell
         ({"simulated": True}, "simulated-and-real", "mark"),
         ({"machine": {"cpu": "Y", "cores": 8}}, "machines-differ", "mark"),
         ({"osl_mean": 491.0}, None, None),  # 1.8 % apart
@@ -44,8 +50,18 @@ def test_e04_a_regression_is_not_hidden_by_what_improved() -> None:
 def test_every_disparity_has_a_name_and_a_consequence(
     change: dict[str, Any], name: str | None, consequence: str | None
 ) -> None:
-    found = find_disparities([make_point()], [make_point(**change)])
+    found = find_disparities([make_point(slo={"ttft": 3.0})], [make_point(**{"slo": {"ttft": 3.0}} | change)])
     assert [(d.id, d.consequence) for d in found] == ([(name, consequence)] if name else [])
+
+
+def test_goodput_under_other_limits_is_not_comparable_and_the_rest_is() -> None:
+    base = make_side("old", {"goodput": around(11.4, 0.02, 5), "ttft_p50": around(0.130, 0.02, 5)}, slo={"ttft": 5.0})
+    candidate = make_side("new", {"goodput": around(2.0, 0.02, 5), "ttft_p50": around(0.390, 0.02, 5)}, slo={"ttft": 0.03})
+    (match,) = compare(base, [candidate], Wish(("goodput", "ttft_p50"))).matches
+    assert {delta.figure.key: delta.call for delta in match.deltas} == {"goodput": "not comparable", "ttft_p50": "worse"}
+    assert "ttft:5000 and ttft:30" in match.disparities[0].text
+    verdict = check(base, candidate, read_policy('[[rule]]\nmetric = "goodput"\nrelative = "5%"\n', "gate.toml"))
+    assert verdict.findings[0].because == "not comparable: limits-differ"
 
 
 def test_a19_runs_whose_answers_were_not_equally_long_are_refused() -> None:
