@@ -50,7 +50,7 @@ STEP_COLUMNS: tuple[StepColumn, ...] = (
     StepColumn("n_running", "int", "1", "requests admitted, after the step began (of stages: after stage 0 began it)"),
     StepColumn("n_waiting", "int", "1", "requests in the engine's queue, at the same instant"),
     StepColumn("n_admitted", "int", "1", "requests that left the queue with this step"),
-    StepColumn("n_preempted", "int", "1", "requests that lost their KV with this step"),
+    StepColumn("n_preempted", "int", "1", "requests that lost their KV since the step before was planned"),
     StepColumn("kv_used_tokens", "int", "tokens", "KV blocks in use in the engine, in tokens, at the same instant"),
     StepColumn("flop", "float", "FLOP", "work of one GPU, of the stage's layers"),
     StepColumn("n_bytes", "float", "bytes", "moved between memory and GPU, of one GPU"),

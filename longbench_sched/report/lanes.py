@@ -152,7 +152,7 @@ def _row(name: str, own: Sequence[Bar], alike: Sequence[Bar], axis: Axis, top: f
         *parts,
         *numbers,
         svg.line(LEFT, middle, WIDTH - RIGHT, middle, "#bbb", 0.5),
-        svg.text(LEFT - 6, middle - 2, name, size=10, anchor="end"),
+        svg.text(LEFT - 6, middle - 2, name, size=10 if len(name) < 15 else 9, anchor="end"),
         svg.text(LEFT - 6, middle + 11, f"busy {100 * share:.0f} %", size=9, anchor="end", colour="#777"),
     ]
 

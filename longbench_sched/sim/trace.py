@@ -39,6 +39,7 @@ class _Place:
     pool: str = ""
     instance: int = 0
     n_batches: int = 0
+    n_preemptions: int = 0  # so far
     begun: tuple[_Row, float] | None = None  # and since when
     flight: deque[tuple[MicroBatch, list[_Row]]] = field(default_factory=deque)
     until_ns: dict[int, int] = field(default_factory=dict)  # end of the last row, by stage; of the link: `_LINK`
@@ -90,8 +91,7 @@ class StepTracer:
         assert plan is not None
         if plan.is_empty:  # the scheduler waits for company: time passes, nothing is computed
             return
-        row = _row(engine, place, plan, engine.cost.explain(plan))
-        place.n_batches += 1
+        (row,) = _rows(engine, place, plan, [engine.cost.explain(plan)])
         self._add(row, begin_ns, end_ns)
 
     # watch.Watch: engines side by side
@@ -102,8 +102,8 @@ class StepTracer:
         assert plan is not None
         if plan.is_empty:
             return
-        place.begun = _row(engine, place, plan, engine.cost.explain(plan)), begin_s
-        place.n_batches += 1
+        (row,) = _rows(engine, place, plan, [engine.cost.explain(plan)])
+        place.begun = row, begin_s
 
     def ended(self, engine: Engine, end_s: float) -> None:
         """It has ended."""
@@ -125,9 +125,7 @@ class StepTracer:
     def sent(self, engine: PipedEngine, batch: MicroBatch) -> None:
         """A micro-batch has entered stage 0, and it is known when it will enter and leave the others."""
         place = self._places[id(engine)]
-        bills = engine.stage_cost.explain(batch.plan)
-        place.flight.append((batch, [_row(engine, place, batch.plan, bill, stage) for stage, bill in enumerate(bills)]))
-        place.n_batches += 1
+        place.flight.append((batch, _rows(engine, place, batch.plan, engine.stage_cost.explain(batch.plan))))
 
     def left(self, engine: PipedEngine, end_s: float) -> None:
         """The first of those on their way has left the last stage."""
@@ -147,7 +145,17 @@ class StepTracer:
         self._columns.add(row.ints | {"begin_ns": begin_ns, "end_ns": end_ns}, row.floats, row.texts)
 
 
-def _row(engine: Engine, place: _Place, plan: StepPlan, bill: StepBill, stage: int = 0) -> _Row:
+def _rows(engine: Engine, place: _Place, plan: StepPlan, bills: Sequence[StepBill]) -> list[_Row]:
+    """Of the engine's next micro-batch, one for each stage."""
+    # Not `plan.preempted`: a plan that only preempts is no step, and the next one is made at once.
+    n_preempted = engine.state.n_preemptions - place.n_preemptions
+    rows = [_row(engine, place, plan, bill, stage, n_preempted) for stage, bill in enumerate(bills)]
+    place.n_batches += 1
+    place.n_preemptions += n_preempted
+    return rows
+
+
+def _row(engine: Engine, place: _Place, plan: StepPlan, bill: StepBill, stage: int, n_preempted: int) -> _Row:
     load, state = bill.load, engine.state
     return _Row(
         {
@@ -162,7 +170,7 @@ def _row(engine: Engine, place: _Place, plan: StepPlan, bill: StepBill, stage: i
             "n_running": len(state.running),
             "n_waiting": len(state.waiting),
             "n_admitted": len(plan.admitted),
-            "n_preempted": len(plan.preempted),
+            "n_preempted": n_preempted,
             "kv_used_tokens": state.kv.held * state.kv.block_tokens,
             "transfer_tokens": 0,
             "transfer_bytes": 0,

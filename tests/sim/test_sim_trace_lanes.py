@@ -103,6 +103,25 @@ def test_every_stage_does_all_the_work_once_and_one_micro_batch_after_the_other(
         assert sorted(steps.ints["micro_batch"][row] for row in rows) == list(range(len(rows)))
 
 
+def test_what_is_computed_again_after_a_preemption_is_in_every_stage_too() -> None:
+    """KV for three of the longest: some lose their place and come back."""
+    load = "isl = {min = 100, max = 3000}\nosl = {min = 100, max = 900}\nrate = 200\nrequests = 24\n"
+    flags = ("--pp_size=2", "--capacity_scheduler_policy=MAX_UTILIZATION", "--kv_cache_free_gpu_memory_fraction=0.001")
+    steps, run = trace("trtllm", *flags, load=load)
+    check_one_at_a_time(steps)
+    for rows in lanes(steps).values():
+        n_preempted = total(steps, "n_preempted", rows)
+        assert n_preempted > 0
+        assert total(steps, "n_admitted", rows) == run.table.n + n_preempted
+        assert total(steps, "prefill_tokens", rows) > sum(run.table.ints["isl"])
+        assert max(steps.ints["kv_used_tokens"][row] for row in rows) <= steps.facts.kv_tokens < 10_000
+    first, last = lanes(steps).values()
+    for name in ("prefill_tokens", "decode_tokens", "n_preempted"):
+        assert total(steps, name, first) == total(steps, name, last)
+    ends = {steps.ints["end_ns"][row] for row in last}
+    assert set(run.table.lists["chunk_at_ns"]) <= ends
+
+
 @pytest.mark.parametrize("name", STAGED)
 def test_a_micro_batch_enters_a_stage_after_the_one_above_and_the_hand_off(name: str) -> None:
     engine, flags = STAGED[name]
