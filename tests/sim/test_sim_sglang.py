@@ -120,6 +120,28 @@ def test_in_0_4_two_sizes_are_enough(gpu: str, chunk: int) -> None:
     assert (options.chunked_prefill_size, options.schedule_policy, options.mem_fraction_static) == (chunk, "lpm", 0.88)
 
 
+@pytest.mark.parametrize(("kind", "admitted"), [(Sglang042Options, 2), (SglangOptions, 1)], ids=["0.4.2", "0.5.23"])
+def test_in_0_4_a_prompt_needs_no_page_beyond_its_tokens(kind: type[SglangOptions], admitted: int) -> None:
+    """100 tokens of KV. 0 takes 10 and keeps 10, so 1 (70 + 9) is below the 80 left; with a page each it is not below 79."""
+    story = drive(sglang(100, kind), [Arrival(0, 10, 10), Arrival(0, 70, 9)])
+    assert len(story.plans[0]) == admitted
+
+
+@pytest.mark.parametrize(("isl", "admitted"), [(40, 2), (41, 1)])
+def test_in_0_4_prompts_of_max_prefill_tokens_together_are_one_batch(isl: int, admitted: int) -> None:
+    """Chunked or not: a prompt above what 60 tokens leave of 100 waits, one that fits exactly does not."""
+    story = drive(sglang(kind=Sglang042Options, max_prefill_tokens=100), [Arrival(0, 60, 2), Arrival(0, isl, 2)])
+    assert len(story.plans[0]) == admitted
+
+
+def test_in_0_4_a_retracted_request_asks_for_all_of_its_output_again() -> None:
+    """21 tokens of KV. 2 and 0 are retracted; 2 is back first and holds 11. 0 lacks one token, but asks for 7 + 4: it waits."""
+    engine = sglang(21, Sglang042Options, schedule_conservativeness=0.1)
+    story = drive(engine, [Arrival(0, 4, 4), Arrival(0, 3, 4), Arrival(0, 8, 5)])
+    assert story.preempted == [2, 0]
+    assert story.plans[5:] == [[(2, 11, 0, P)], [(2, 1, 11, D)], [(0, 7, 0, P)]]
+
+
 def test_in_0_4_eagle_turns_chunks_tree_and_overlap_off() -> None:
     options = Sglang042Options(speculative_algorithm="EAGLE").resolved(GPUS["H200"], 32_768)
     assert (options.chunked_prefill_size, options.disable_radix_cache, options.disable_overlap_schedule) == (-1, True, True)

@@ -167,6 +167,7 @@ class Sglang:
             total_offset=n_mixed + sum(self._reserve(sequence, ratio) for sequence in (*decoding, *self.elsewhere)),
             current_offset=n_mixed,
             ratio=ratio,
+            spare=state.kv.block_tokens if options.profile.admits_by_page else 0,
         )
 
     def _reserve(self, sequence: Sequence, ratio: float) -> float:
@@ -261,14 +262,19 @@ class Sglang:
             plan.lookups.append((sequence, sequence.length - 1))
             hit = kv.look_up(sequence, sequence.length - 1)
         extend = sequence.length - hit
+        profile, left = self.options.profile, batch.total_left
         kv.adopt(sequence, hit)  # what it found cannot be evicted for it
-        new_tokens = min(max(sequence.max_new - sequence.generated, 0), CLIP_MAX_NEW_TOKENS)
-        if extend + new_tokens + batch.page >= batch.total_left:
+        new_tokens = sequence.max_new - sequence.generated if profile.admits_by_page else sequence.max_new
+        needed = extend + min(max(new_tokens, 0), CLIP_MAX_NEW_TOKENS) + batch.spare
+        # 0.4.2 asks for more than is needed before what was found is locked, and for as much after that.
+        is_room = needed < batch.total_left if profile.admits_by_page else needed < left and needed <= batch.total_left
+        if not is_room:
             kv.release(sequence)
             raise Full
         paged = batch.paged(extend)
-        is_capped = batch.chunk_left is None or self.options.profile.caps_input_with_chunks
-        if is_capped and plan.chunks and paged >= batch.input_left:
+        is_capped = batch.chunk_left is None or profile.caps_input_with_chunks
+        is_over = paged >= batch.input_left if profile.admits_by_page else paged > batch.input_left
+        if is_capped and plan.chunks and is_over:
             kv.release(sequence)
             return False
         n = extend

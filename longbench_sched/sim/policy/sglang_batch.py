@@ -23,6 +23,7 @@ class Batch:
     total_offset: float
     current_offset: int
     ratio: float
+    spare: int  # tokens of memory that every prompt leaves unused
     chunked: Sequence | None = None
     states: list[tuple[float, int]] | None = None  # (tokens left, tokens held) of those that may run to their limit
 
@@ -49,8 +50,8 @@ class Batch:
         """Take `n` tokens of a sequence, and reserve what it will generate."""
         self.plan.chunks.append(Chunk(sequence, n, start))
         paged = self.paged(n)
-        self.total_offset += paged + self.page + new_tokens
-        self.current_offset += paged + self.page
+        self.total_offset += paged + self.spare + new_tokens
+        self.current_offset += paged + self.spare
         self.input_left -= paged
         if self.chunk_left is not None:
             self.chunk_left -= paged
