@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
     from longbench_sched.compare.point import RunPoint
 
-EXAMPLES = """
-Examples:
+_SAVE = "  longbench-sched baseline save main latest --reason 'vLLM 0.33.0 before the upgrade'"
+_LIST = "  longbench-sched baseline list"
+_PROMOTE = "  longbench-sched baseline promote main latest --reason 'faster prefill, reviewed'"
 
-  longbench-sched baseline save main latest --reason 'vLLM 0.33.0 before the upgrade'
 
-  longbench-sched baseline list
+def _examples(*lines: str) -> str:
+    return "\n\n".join(("Example:" if len(lines) == 1 else "Examples:", *lines))
 
-  longbench-sched baseline promote main latest --reason 'faster prefill, reviewed'
-"""
+
+EXAMPLES = _examples(_SAVE, _LIST, _PROMOTE)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
@@ -37,7 +38,7 @@ def _about() -> None:
     """Which runs is a build held against? Saves, lists and replaces named sets of runs."""
 
 
-@app.command("save", cls=PlainCommand)
+@app.command("save", cls=PlainCommand, epilog=_examples(_SAVE))
 def save(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "results") -> int:
     """How do I keep these runs as a baseline? Saves them under a new name."""
     from longbench_sched.compare.baseline import encode_baseline, make_baseline
@@ -53,7 +54,7 @@ def save(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "results"
     return EXIT_OK
 
 
-@app.command("promote", cls=PlainCommand)
+@app.command("promote", cls=PlainCommand, epilog=_examples(_PROMOTE))
 def promote(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "results") -> int:
     """How do I make these runs the new baseline? Replaces it; what was there stays in its history."""
     from longbench_sched.compare import baseline
@@ -67,7 +68,7 @@ def promote(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "resul
     return EXIT_OK
 
 
-@app.command("list", cls=PlainCommand)
+@app.command("list", cls=PlainCommand, epilog=_examples(_LIST))
 def list_(results: _Folder = "results") -> int:
     """Which baselines are there? Lists them with their reasons, machines and ages."""
     from pathlib import Path

@@ -12,7 +12,7 @@ Examples:
 
   longbench-sched calibrate latest --gpu H200 --model Qwen2.5-Coder-7B --output mine.json
 
-  longbench-sched calibrate prompt-alone batch-64 decode-alone --gpu H100 --max-num-batched-tokens 8192
+  longbench-sched calibrate PROMPT-ALONE BATCH-64 DECODE-ALONE --gpu H100 --max-num-batched-tokens 8192
 
   longbench-sched calibrate published.json --fit attention_eff --set is_host_overlapped=false
 
@@ -23,9 +23,14 @@ Three runs tell most: one long prompt alone (attention_eff), decodes of a large 
 
 def calibrate(
     context: typer.Context,
-    runs: Annotated[list[str], typer.Argument(help="Stored runs (path, id, `latest`) or published rows (.json).")],
+    runs: Annotated[list[str], typer.Argument(help="Stored runs (ids, paths, `latest`) or published rows (.json).")],
     fit: Annotated[
-        str, typer.Option("--fit", help="Parameters to fit, with commas between them.")
+        str,
+        typer.Option(
+            "--fit",
+            help="Parameters to fit, with commas between them. Default: attention_eff, kv_bandwidth_eff, host_step_s.",
+            show_default=False,
+        ),
     ] = "attention_eff,kv_bandwidth_eff,host_step_s",
     engine: Annotated[str | None, typer.Option("--engine", help="Whose scheduler, if not the run's engine.")] = None,
     gpu: Annotated[
@@ -36,9 +41,9 @@ def calibrate(
         str, typer.Option("--calibration", help="Where the fit begins: a file, or a set by name.")
     ] = "prediction",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter held at a value; may be repeated.")
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter held at a value; repeatable.")
     ] = None,
-    output_dir: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by id.")] = "results",
+    output_dir: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by name.")] = "results",
     output: Annotated[str, typer.Option("--output", help="The calibration file to write.")] = "calibration.json",
 ) -> int:
     """Which parameters make the simulator agree with what was measured? Fits them, and says how well it agrees then."""

@@ -17,15 +17,17 @@ Examples:
 
   longbench-sched compare results/old results/new --metric ttft_p99 --metric itl_p99
 
-A side is a target of an experiment, a run id or a part of it, a file, a folder, a pattern, a baseline, or several
-joined by commas.
+A side is a target of an experiment, a run id or its beginning, a file, a folder, a pattern, a baseline, or several joined by
+commas.
 
 Exit code: 0 compared, 2 wrong usage or file, 3 not comparable.
 """
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="BASE CANDIDATE..., or one experiment: its first target is the base.")],
+    runs: Annotated[
+        list[str], typer.Argument(help="Sets of runs: BASE CANDIDATE..., or one experiment: its first target is the base.")
+    ],
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", help="Figures instead of the usual ones: ttft_p99, goodput, ...; repeatable."),

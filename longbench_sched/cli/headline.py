@@ -32,7 +32,10 @@ def headline(
     output_dir: Annotated[str, typer.Option("--output-dir", help="Folder for the runs and the comparison.")] = "results",
     export: Annotated[
         list[str] | None,
-        typer.Option("--export", help="Where the comparison goes. Default: headline.md, .csv and (extra: plots) .html there."),
+        typer.Option(
+            "--export",
+            help="Where the comparison goes, as for `run`. Default: headline.md, .csv and (extra: plots) .html in that folder.",
+        ),
     ] = None,
 ) -> int:
     """What does the main workload look like under each scheduler? Runs it on the embedded engine, without a GPU."""

@@ -21,6 +21,9 @@ def power(
     metric: Annotated[
         list[str] | None, typer.Option("--metric", help="Figures instead of the usual ones: ttft_p99, ...; repeatable.")
     ] = None,
+    goodput: Annotated[
+        list[str] | None, typer.Option("--goodput", help="Other limits, in ms, than the runs had: ttft:3000 tpot:50.")
+    ] = None,
     export: Annotated[list[str] | None, typer.Option("--export", help="Also write .md .txt; - is stdout; repeatable.")] = None,
     results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by name.")] = "results",
 ) -> int:
@@ -35,11 +38,13 @@ def power(
     from longbench_sched.errors import EXIT_OK, UsageError
     from longbench_sched.report import TEXT_FORMATS
     from longbench_sched.report.needs import DEFAULT, build_needs
+    from longbench_sched.slo import Slo
 
     share = read_share(precision, "--precision")
     if not 0 < share < 1:
         raise UsageError(f"--precision {precision}: give a share above 0 and below 1, for example 3%.")
     figures = tuple(find_figure(key).key for key in metric) if metric else DEFAULT
+    limits = Slo.parse(goodput) if goodput else None
     with open_exports(export or [], TEXT_FORMATS) as exports:
-        pages.say_page(build_needs(select_side(pilot, Path(results)), figures, share), exports)
+        pages.say_page(build_needs(select_side(pilot, Path(results), limits), figures, share), exports)
     return EXIT_OK

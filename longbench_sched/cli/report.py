@@ -24,7 +24,7 @@ Examples:
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(help="Paths, run ids (or their beginnings), or `latest`.")],
+    runs: Annotated[list[str], typer.Argument(help="Runs: ids, paths, a target of an experiment, a folder, `latest`.")],
     export: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,7 +39,7 @@ def report(
         str | None,
         typer.Option("--as", help="Under another tool's definitions: vllm, sglang, guidellm, aiperf (md, txt, html)."),
     ] = None,
-    results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by id.")] = "results",
+    results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by name.")] = "results",
     goodput: Annotated[
         list[str] | None, typer.Option("--goodput", help="Other limits, in ms, than the run had: ttft:3000 tpot:50.")
     ] = None,
@@ -63,6 +63,10 @@ def report(
     if charts is not None:
         check_charts(charts, export or [])
     if as_tool is not None:
+        given = {"--charts": charts, "--goodput": goodput, "--trace": trace, "--timeline": timeline}
+        given |= {"--from": from_text, "--to": to_text}
+        if idle := [flag for flag, value in given.items() if value]:
+            raise UsageError(f"{', '.join(idle)}: a page under another tool's definitions has none. Leave it out, or --as.")
         return pages.report_as(as_tool, runs, results, export or [])
     view = traces.read_view(from_text, to_text)
     if timeline is None and (from_text or to_text):

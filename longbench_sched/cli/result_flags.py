@@ -12,7 +12,9 @@ OutputDir = Annotated[str, typer.Option("--output-dir", help="Folder for <run_id
 Export = Annotated[
     list[str] | None,
     typer.Option(
-        "--export", help="Also write .html .md .csv .json .parquet .txt; - is stdout; repeatable.", rich_help_panel=RESULT
+        "--export",
+        help="Also write .html .md .csv .tidy.csv .json .parquet .txt; - is stdout; repeatable.",
+        rich_help_panel=RESULT,
     ),
 ]
 Goodput = Annotated[

@@ -34,8 +34,8 @@ Examples:
 
   longbench-sched run --resume latest
 
-Exit code: 0 fine, 2 wrong usage or file, 4 could not measure, 130 interrupted, 143 terminated. What was measured is stored in
-every case.
+Exit code: 0 fine, 2 wrong usage or file, 3 the targets are not comparable, 4 could not measure, 130 interrupted, 143
+terminated. What was measured is stored in every case.
 """
 
 
@@ -58,7 +58,7 @@ def run(
         str | None,
         typer.Option(
             "--prompts",
-            help="What prompts say: synthetic, prose, stdlib, ids, a file or folder.",
+            help="What prompts say: synthetic, prose, stdlib, ids, a file or folder. Default: the workload's.",
             rich_help_panel=load_flags.LOAD,
         ),
     ] = None,
@@ -69,7 +69,12 @@ def run(
         ),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="vllm, sglang, trtllm, triton or openai.", rich_help_panel=ENGINE)
+        str | None,
+        typer.Option(
+            "--engine",
+            help="vllm, sglang, trtllm, triton or openai. Embedded: the first three, vllm by default.",
+            rich_help_panel=ENGINE,
+        ),
     ] = None,
     base_url: Annotated[
         str | None,
@@ -149,7 +154,12 @@ def run(
     ] = None,
     num_runs: Annotated[
         int | None,
-        typer.Option("--num-runs", min=1, help="Repeats of each, in interleaved blocks. 5 or more.", rich_help_panel=SEVERAL),
+        typer.Option(
+            "--num-runs",
+            min=1,
+            help="Repeats of each, in interleaved blocks; judge by 5 or more. Default: 1; 5 with several --target.",
+            rich_help_panel=SEVERAL,
+        ),
     ] = None,
     order: Annotated[
         str | None,
@@ -191,7 +201,7 @@ def run(
     from longbench_sched.cli.experiments import is_experiment, run_experiment
     from longbench_sched.cli.exports import open_exports
     from longbench_sched.cli.measure import Order, measure
-    from longbench_sched.cli.run_flags import check_engine_flags, read_overrides, read_timing
+    from longbench_sched.cli.run_flags import check_engine_flags, read_overrides, read_timing, refuse_idle
     from longbench_sched.errors import UsageError
     from longbench_sched.store.atomic import check_writable
     from longbench_sched.workload.spec import load_workload
@@ -200,6 +210,9 @@ def run(
         return run_experiment(given)
     if workload is None:
         raise UsageError("which workload? Name one (`workloads` lists them), give a TOML file, or --resume an experiment.")
+    refuse_idle(
+        given, ("order", "cool_down", "deadline"), "that is for several runs, and this is one. Add --num-runs or --target."
+    )
     check_engine_flags(given)
     wanted = Order(
         workload=load_workload(workload, read_overrides(given)),

@@ -18,8 +18,8 @@ Examples:
 
 
 def show(
-    runs: Annotated[list[str], typer.Argument(help="Paths, run ids (or their beginnings), or `latest`.")],
-    results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by id.")] = "results",
+    runs: Annotated[list[str], typer.Argument(help="Runs: ids, paths, a target of an experiment, a folder, `latest`.")],
+    results: Annotated[str, typer.Option("--output-dir", help="Folder where runs are looked up by name.")] = "results",
     goodput: Annotated[
         list[str] | None, typer.Option("--goodput", help="Other limits, in ms, than the run had: ttft:3000 tpot:50.")
     ] = None,

@@ -116,10 +116,9 @@ class _Names:
     def loosely(self, name: str) -> list[Path]:
         """What a pattern matches, or the one run or experiment whose id the name begins or ends. Raises StoreError."""
         if not self._runs:
-            missing = "holds none" if self._folder.is_dir() else "is not there"
-            raise StoreError(
-                f"no run {name!r}: the folder {self._folder} {missing}. Measure something first, or name another --output-dir."
-            )
+            there = self._folder.exists()
+            what = "holds none" if self._folder.is_dir() else "is no folder" if there else "is not there"
+            raise StoreError(f"no run {name!r}: {self._folder} {what}. Measure something first, or name another --output-dir.")
         word = _bare(name)
         found: list[Path] = []
         if _is_pattern(name):

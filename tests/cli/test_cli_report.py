@@ -38,6 +38,29 @@ def test_a_result_that_cannot_be_read_is_wrong_usage(tmp_path: Path, capsys: pyt
     assert not list(tmp_path.glob("*.parquet"))
 
 
+@pytest.mark.parametrize(
+    "flags", [["--goodput", "ttft:1"], ["--timeline", "x.svg"], ["--trace", "x"], ["--charts", "svg", "--export", "x.md"]]
+)
+def test_what_a_page_of_another_tool_has_no_use_for_is_refused(
+    results: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    assert main(["report", "latest", "--output-dir", str(results), "--as", "vllm", *flags]) == 2
+    assert f"{flags[0]}: a page under another tool's definitions has none" in capsys.readouterr().err
+
+
+def test_imported_results_are_held_to_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ["--output-dir", str(tmp_path)]
+    assert main(["import", str(FOREIGN / "vllm_bench_serve.json"), *folder, "--goodput", "ttft:3000"]) == 0
+    assert "TTFT <= 3" in main_output(["show", "latest", *folder], capsys)
+    assert main(["power", "latest", *folder, "--metric", "goodput"]) == 0
+
+
+def test_power_takes_limits_that_the_pilot_had_not(results: Path) -> None:
+    pilot = ["power", "latest", "--output-dir", str(results), "--metric", "goodput"]
+    assert main(pilot) == 2
+    assert main([*pilot, "--goodput", "ttft:3000"]) == 0
+
+
 def test_a_page_with_charts_and_pictures_beside_the_markdown(results: Path, tmp_path: Path) -> None:
     page, text = tmp_path / "out.html", tmp_path / "out.md"
     command = [

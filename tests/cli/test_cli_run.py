@@ -544,6 +544,15 @@ def test_b13_a_second_interrupt_while_the_run_is_put_away_does_not_cost_the_run(
     assert f"{kept.table.n}/{kept.table.n} ok" in printed.out
 
 
+@pytest.mark.parametrize("flag", ["--order", "--cool-down", "--deadline"])
+def test_a_flag_for_several_runs_is_refused_for_one(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert main(["run", workload, flag, "random", "--output-dir", str(results)]) == 2
+    assert f"Error: {flag}: that is for several runs, and this is one." in capsys.readouterr().err
+    assert not results.exists()
+
+
 class _Interrupting(io.StringIO):
     """A stdout during whose first page Ctrl-C is pressed."""
 

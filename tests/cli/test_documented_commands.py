@@ -83,6 +83,24 @@ def test_every_command_that_is_shown_is_taken(command: str) -> None:
     assert context.command.name not in (None, NAME)
 
 
+def _helps(command: typer.core.TyperCommand, *path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    yield path, command.epilog or ""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _helps(inner, *path, name)
+
+
+@pytest.mark.parametrize(("path", "epilog"), list(_helps(GROUP)), ids=lambda value: " ".join(value)[:30])
+def test_a_help_fits_80_columns_and_its_examples_can_be_copied(
+    path: tuple[str, ...], epilog: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*path, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    examples = list(commands_of(epilog, is_help=True))
+    assert bool(examples) == bool(path)  # each command has some
+    assert list(commands_of(shown, is_help=True))[-len(examples) :] == examples or not examples
+
+
 def test_every_command_that_needs_no_server_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

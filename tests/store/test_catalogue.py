@@ -126,7 +126,7 @@ class TestFindRun:
     def test_an_empty_folder_and_a_missing_one(self, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="holds none"):
             find_run("latest", tmp_path)
-        with pytest.raises(StoreError, match=r"the folder .*gone is not there"):
+        with pytest.raises(StoreError, match=r"'latest': .*gone is not there"):
             find_run("latest", tmp_path / "gone")
 
 
