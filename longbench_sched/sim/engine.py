@@ -126,8 +126,12 @@ class Engine:
             self.counters.finished["abort"] += 1
 
     def begin(self, now_s: float) -> float | None:
-        """Start a step; the seconds it takes. None if there is nothing to do."""
-        assert self.step is None
+        """Start a step; the seconds it takes. None if there is nothing to do.
+
+        An empty step is a wait for company, which is looked at again whenever something may have come.
+        """
+        assert self.step is None or self.step.is_empty
+        self.step = None
         plan = self._ahead
         self._ahead = None
         if plan is None or plan.is_empty:
@@ -234,7 +238,7 @@ class Engine:
     @property
     def is_concurrent(self) -> bool:
         """Whether something can begin while something else goes on; else `begin` is called when a step has ended."""
-        return False
+        return self.step is not None and self.step.is_empty
 
     def refusal(self, isl: int, max_new: int) -> str | None:
         """Why a request can never run here, in the scheduler's terms; None if it can."""

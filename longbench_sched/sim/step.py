@@ -140,7 +140,7 @@ class StepPlan:
     order: list[Sequence] | None = None  # the running list in a new order, after admissions
     note: object | None = None
     padding: int = 0  # slots that compute and yield nothing
-    wait_s: float = 0.0  # of an empty plan: look again after so long
+    wait_s: float = 0.0  # of an empty plan: look again after so long, or when somebody comes
     # The policy would decide the same again and again while all get their token and nobody comes, ends or lacks memory.
     is_steady: bool = False
     note_after: Callable[[int], object] | None = None  # the note when it has decided the same so many times more

@@ -181,6 +181,21 @@ def test_a_scheduler_that_waits_for_company_takes_no_step_meanwhile() -> None:
     assert tracer.table(step_facts(done.run.meta)).texts["phase"] == ["prefill", "decode", "decode"]
 
 
+@pytest.mark.parametrize("n_engines", [1, 2])
+def test_a_batch_begins_at_the_instant_at_which_it_is_full(n_engines: int) -> None:
+    """Batches of two. Engines side by side take requests in turn, so theirs are full when the third and the fourth come."""
+    text = f"isl = 100\nosl = 400\nrate = 7\nrequests = {2 * n_engines}\nwarmups = 0\n"
+    workload = read_workload(text, "mine", "mine.toml", Path())
+    pools = Pools("none", 1, 1) if n_engines == 2 else None
+    static = replace(setting("static", "--batch-size", "2", "--batch-timeout-s", "9"), pools=pools)
+    tracer = StepTracer()
+    done = simulate(plan_virtual(workload, 0), static, ORIGIN, observer=tracer)
+    table = tracer.table(step_facts(done.run.meta))
+    rows = zip(table.texts["phase"], table.ints["begin_ns"], strict=True)
+    begins_ns = [begin_ns for phase, begin_ns in rows if phase == "prefill"]
+    assert begins_ns == pytest.approx(sorted(done.run.table.ints["sent_ns"])[n_engines:], abs=1)
+
+
 # -- several GPUs
 
 

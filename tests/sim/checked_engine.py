@@ -168,6 +168,10 @@ def drive(
         if plan.is_empty:  # a batch is being formed
             assert plan.wait_s == duration_s
             assert not state.running
+            assert engine.is_concurrent
+            if pending and pending[0].at_s < now_s + duration_s:
+                now_s = pending[0].at_s
+                continue
             now_s += duration_s
             assert engine.end(now_s) == []
             continue

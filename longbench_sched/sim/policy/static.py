@@ -20,9 +20,6 @@ from longbench_sched.sim.policy.lacks import lacking
 from longbench_sched.sim.state import SchedulerState
 from longbench_sched.sim.step import Chunk, Sequence, StepPlan
 
-# How often the queue is looked at while a batch is being formed: each ms, or a thousandth of what it has taken already.
-_POLL_S, _POLL_SHARE = 0.001, 0.001
-
 
 @dataclass(frozen=True, slots=True)
 class StaticOptions:
@@ -89,10 +86,9 @@ class Static:
         if not state.waiting:
             return plan
         if len(state.waiting) < self.options.batch_size:
-            waited_s = now_s - state.waiting[0].arrived_s
-            left_s = self.options.batch_timeout_s - waited_s
+            left_s = self.options.batch_timeout_s - (now_s - state.waiting[0].arrived_s)
             if left_s > 1e-9:
-                plan.wait_s = min(left_s, max(_POLL_S, _POLL_SHARE * waited_s))
+                plan.wait_s = left_s
                 return plan
         self._form(state, plan)
         return plan
