@@ -12,18 +12,10 @@ import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
 
+from figures import FIGURES, RATES
 from replay import Clock, answer, pieces, read_case
 
 BASE_S = 1e6  # it leaves out instants of 0
-FIGURES = {
-    "Time to First Token": ("time_to_first_token", 1e-9),
-    "Time to Second Token": ("time_to_second_token", 1e-9),
-    "Inter Token Latency": ("inter_token_latency", 1e-9),
-    "Inter Chunk Latency": ("inter_chunk_latency", 1e-9),
-    "Output Token Throughput Per User": ("output_token_throughput_per_user", 1.0),
-    "Request Latency": ("request_latency", 1e-9),
-}
-RATES = {"Request Throughput": "request_throughput", "Output Token Throughput": "output_token_throughput"}
 
 
 def settings(api: str) -> Any:
@@ -81,11 +73,12 @@ async def main() -> None:
         await accumulator.process_record(await processor.process_record(parsed, metadata))
     results = accumulator._compute_results()
     figures: dict[str, Any] = {}
-    for name, (tag, scale) in FIGURES.items():
+    for name, tag in FIGURES["aiperf"].items():
         found = results[tag]
+        scale = 1e-9 if found.unit == "ns" else 1.0
         figures[name] = {"mean": found.avg * scale, "n": found.count}
         figures[name] |= {f"p{share}": getattr(found, f"p{share}") * scale for share in (50, 90, 95, 99)}
-    figures |= {name: {"mean": results[tag].avg} for name, tag in RATES.items()}
+    figures |= {name: {"mean": results[tag].avg} for name, tag in RATES["aiperf"].items()}
     answer("aiperf", importlib.metadata.version("aiperf"), figures, failed)
 
 

@@ -9,20 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+from figures import FIGURES, RATES
 from replay import Clock, answer, pieces, read_case
 
 BASE_S = 1e6  # it leaves out instants of 0
-FIGURES = {
-    "Time to First Token": ("time_to_first_token_ms", 1e-3),
-    "Time Per Output Token": ("time_per_output_token_ms", 1e-3),
-    "Inter Token Latency": ("inter_token_latency_ms", 1e-3),
-    "Request Latency": ("request_latency", 1.0),
-}
-RATES = {
-    "Requests Per Second": "requests_per_second",
-    "Output Tokens Per Second": "output_tokens_per_second",
-    "Request Concurrency": "request_concurrency",
-}
 
 
 class Body(httpx.AsyncByteStream):
@@ -80,11 +70,12 @@ async def main() -> None:
         )
     )
     figures: dict[str, Any] = {}
-    for name, (field, scale) in FIGURES.items():
+    for name, field in FIGURES["guidellm"].items():
+        scale = 1e-3 if field.endswith("_ms") else 1.0
         found = getattr(compiled, field).successful
         shares = {f"p{share}": getattr(found.percentiles, f"p{share}") * scale for share in (50, 90, 95, 99)}
         figures[name] = {"mean": found.mean * scale, "n": found.count, **shares}
-    figures |= {name: {"mean": getattr(compiled, field).successful.mean} for name, field in RATES.items()}
+    figures |= {name: {"mean": getattr(compiled, field).successful.mean} for name, field in RATES["guidellm"].items()}
     answer("guidellm", importlib.metadata.version("guidellm"), figures, failed)
 
 

@@ -9,15 +9,9 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from figures import FIGURES, RATES
 from replay import Clock, Session, answer, read_case
 
-FIGURES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E Latency": "e2e_latency"}
-RATES = {
-    "Request throughput (req/s)": "request_throughput",
-    "Output token throughput (tok/s)": "output_throughput",
-    "Total token throughput (tok/s)": "total_throughput",
-    "Concurrency": "concurrency",
-}
 ROUTES = {
     "generate": ("sglang", "async_request_sglang_generate", "/generate"),
     "completions": ("sglang-oai", "async_request_openai_completions", "/v1/completions"),
@@ -66,10 +60,10 @@ async def main() -> None:
     tokenizer = Namespace(encode=lambda text, **_: text.split())  # counts a second time, in figures that are not compared
     metrics, _ = serving.calculate_metrics(rows, outputs, case["duration_s"], tokenizer, backend)
     figures: dict[str, Any] = {}
-    for name, key in FIGURES.items():
+    for name, key in FIGURES["sglang"].items():
         fields = {"mean": f"mean_{key}_ms", "p50": f"median_{key}_ms"} | {f"p{s}": f"p{s}_{key}_ms" for s in (90, 95, 99)}
         figures[name] = {share: float(getattr(metrics, field)) / 1e3 for share, field in fields.items()}
-    figures |= {name: {"mean": float(getattr(metrics, key))} for name, key in RATES.items()}
+    figures |= {name: {"mean": float(getattr(metrics, key))} for name, key in RATES["sglang"].items()}
     failed = [request["answer"] for request, output in zip(case["requests"], outputs, strict=True) if not output.success]
     answer("sglang", importlib.import_module("sglang").__version__, figures, failed)
 

@@ -7,14 +7,8 @@ import importlib
 from typing import Any
 
 import aiohttp
+from figures import FIGURES, RATES
 from replay import Clock, Session, answer, read_case
-
-FIGURES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2EL": "e2el"}
-RATES = {
-    "Request throughput (req/s)": "request_throughput",
-    "Output token throughput (tok/s)": "output_throughput",
-    "Total token throughput (tok/s)": "total_token_throughput",
-}
 
 
 async def main() -> None:
@@ -38,11 +32,11 @@ async def main() -> None:
 
     metrics, _ = serve.calculate_metrics([], outputs, case["duration_s"], tokenizer, [90.0, 95.0, 99.0], {})
     figures: dict[str, Any] = {}
-    for name, key in FIGURES.items():
+    for name, key in FIGURES["vllm"].items():
         shares = {f"p{share:g}": value / 1e3 for share, value in getattr(metrics, f"percentiles_{key}_ms")}
         middle = {"mean": getattr(metrics, f"mean_{key}_ms") / 1e3, "p50": getattr(metrics, f"median_{key}_ms") / 1e3}
         figures[name] = middle | shares
-    figures |= {name: {"mean": getattr(metrics, key)} for name, key in RATES.items()}
+    figures |= {name: {"mean": getattr(metrics, key)} for name, key in RATES["vllm"].items()}
     failed = [request["answer"] for request, output in zip(case["requests"], outputs, strict=True) if not output.success]
     answer("vllm", importlib.import_module("vllm").__version__, figures, failed)
 
