@@ -27,6 +27,7 @@ if sys.argv[1] == "thread":
     thread.start(); thread.join()
 else:
     start()
+server  # NameError ends this process if the thread's start failed: nobody waits for its pid
 sys.stdin.read()
 """
 
