@@ -319,7 +319,7 @@ def _works_ahead(options: EngineOptions) -> bool:
     """Whether the host plans the next step while the GPU computes this one."""
     match options:
         case VllmV1Options():
-            return options.async_scheduling
+            return options.is_ahead
         case SglangOptions():
             return options.is_overlapped
         case TrtllmOptions():
@@ -386,14 +386,14 @@ def _too_long(context: int, longest: int, where: str, model: Model) -> str:
 
 def vllm_state(options: VllmV1Options, n_blocks: int) -> SchedulerState:
     """The state of an idle vLLM V1 with so many blocks."""
-    is_filled_told = options.async_scheduling or options.num_speculative_tokens > 0
+    is_filled_told = options.is_ahead or options.num_speculative_tokens > 0
     size = options.block_size
     kv = PrefixCache(n_blocks, size, is_filled_told=is_filled_told) if options.enable_prefix_caching else None
     return SchedulerState(
         kv or KvBlocks(n_blocks, size),
         is_by_priority=options.scheduling_policy == "priority",
         n_drafts=options.num_speculative_tokens,
-        is_ahead=options.async_scheduling,
+        is_ahead=options.is_ahead,
     )
 
 

@@ -6,7 +6,9 @@ import pytest
 from checked_engine import Arrival, drive, vllm
 
 from longbench_sched.errors import UsageError
+from longbench_sched.sim.engine import build_engine
 from longbench_sched.sim.hardware import GPUS
+from longbench_sched.sim.models import MODELS
 from longbench_sched.sim.policy.vllm_v1 import VllmV1Options
 
 P, D = "prefill", "decode"
@@ -158,3 +160,39 @@ def test_more_places_than_tokens_make_no_sense() -> None:
 
 def test_without_chunking_the_budget_grows_to_the_context() -> None:
     assert VllmV1Options(enable_chunked_prefill=False).resolved(GPUS["H200"], 32_768).max_num_batched_tokens == 32_768
+
+
+NGRAM, EAGLE3, DRAFT = (
+    {"speculative_method": method, "num_speculative_tokens": 3} for method in ("ngram", "eagle3", "draft_model")
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_ahead"),
+    [
+        ({}, True),
+        ({"async_scheduling": False}, False),
+        (EAGLE3, True),
+        (EAGLE3 | {"async_scheduling": False}, False),
+        (DRAFT, True),
+        (NGRAM, False),
+        (NGRAM | {"num_speculative_tokens": 0, "async_scheduling": True}, True),
+        (NGRAM | {"speculative_method": "medusa"}, False),
+        ({"release": "0.32.0"} | NGRAM, False),
+        ({"release": "0.10.0"}, False),
+        ({"release": "0.10.0", "async_scheduling": True}, True),
+        ({"release": "0.10.0"} | EAGLE3, False),
+    ],
+    ids=str,
+)
+def test_a_step_is_planned_ahead_by_default_where_speculation_allows_it(flags: dict, is_ahead: bool) -> None:
+    engine = build_engine("vllm", GPUS["H200"], MODELS["Llama-3.1-8B"], VllmV1Options(**flags))
+    assert engine.options.async_scheduling is is_ahead
+    assert engine.state.is_ahead is is_ahead
+    assert engine.cost.calibration.is_host_overlapped is is_ahead
+
+
+@pytest.mark.parametrize("flags", [NGRAM, NGRAM | {"speculative_method": "medusa"}, {"release": "0.10.0"} | EAGLE3], ids=str)
+def test_asked_for_beside_such_speculation_it_does_not_start(flags: dict) -> None:
+    with pytest.raises(UsageError, match=r"does not start with --async-scheduling and \w+ speculation together\.\n  Leave"):
+        VllmV1Options(async_scheduling=True, **flags).resolved(GPUS["H200"], 131_072)

@@ -40,19 +40,22 @@ class VllmProfile:
     # for by a data-parallel engine core.
     counts_from_prefill: bool
     has_partial_prefills: bool = False  # `max_num_partial_prefills`, and the 4 % rule that came with it
+    is_ahead_by_default: bool = True
+    drafts_ahead: tuple[str, ...] = (*_WITH_HIDDEN_STATES, "draft_model")  # speculation beside which a step is planned ahead
 
 
 PROFILES: Mapping[str, VllmProfile] = {
     "0.33.0": VllmProfile(counts_from_prefill=True),
     "0.32.0": VllmProfile(counts_from_prefill=False),
-    "0.10.0": VllmProfile(counts_from_prefill=False, has_partial_prefills=True),  # and its neighbours, 0.8 to 0.2x
+    # Partial prefills: 0.8 to 0.2x. Until 0.14.0 planning ahead is asked for; not beside speculation (from memory).
+    "0.10.0": VllmProfile(counts_from_prefill=False, has_partial_prefills=True, is_ahead_by_default=False, drafts_ahead=()),
 }
 PARTIAL_PREFILL_SHARE = 0.04  # of the context: the threshold where prompts may be prefilled side by side
 
 
 @dataclass(frozen=True, slots=True)
 class VllmV1Options:
-    """Flags of `vllm serve`, by their own names; None is resolved by GPU memory as the API server of 0.33.0 does."""
+    """Flags of `vllm serve`, by their own names; None is resolved as the API server of 0.33.0 does, mostly by GPU memory."""
 
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
@@ -64,7 +67,7 @@ class VllmV1Options:
     gpu_memory_utilization: float = 0.92
     block_size: int = 16
     enable_prefix_caching: bool = True
-    async_scheduling: bool = True
+    async_scheduling: bool | None = None  # None: wherever the engine can
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     long_prefill_token_threshold_adaptive: bool = False
     max_num_active_seqs: int | None = None
@@ -126,6 +129,7 @@ class VllmV1Options:
             max_model_len=context,
             max_num_scheduled_tokens=self.max_num_scheduled_tokens or budget,
             long_prefill_token_threshold=threshold,
+            async_scheduling=self._plans_ahead(),
         )
 
     @property
@@ -148,6 +152,27 @@ class VllmV1Options:
                 )
             return self.long_prefill_token_threshold or int(PARTIAL_PREFILL_SHARE * context)
         return self.long_prefill_token_threshold
+
+    def _plans_ahead(self) -> bool:
+        """On where it is not said and speculation allows it; asked for beside other speculation the engine does not start.
+
+        As `VllmConfig` of 0.32.0 decides: n-grams are looked up on the CPU, in tokens that a step in flight has yet to yield.
+        """
+        named = self.speculative_method
+        if not self.num_speculative_tokens or named in self.profile.drafts_ahead:
+            return self.profile.is_ahead_by_default if self.async_scheduling is None else self.async_scheduling
+        if self.async_scheduling:
+            known = ", ".join(self.profile.drafts_ahead) or "none"
+            raise UsageError(
+                f"vLLM {self.release} does not start with --async-scheduling and {named} speculation together.\n  Leave "
+                f"--async-scheduling out: it is then off. Speculation that goes with it: {known}."
+            )
+        return False
+
+    @property
+    def is_ahead(self) -> bool:
+        """A step is planned while the one before it runs."""
+        return bool(self.async_scheduling)
 
     @property
     def lookahead_tokens(self) -> int:
@@ -203,7 +228,7 @@ class VllmV1:
     @property
     def is_ahead(self) -> bool:
         """A step is planned while the one before it runs."""
-        return self.options.async_scheduling
+        return self.options.is_ahead
 
     def refusal(self, isl: int, max_new: int) -> str | None:
         """Nothing is refused beyond the context length, which the server checks."""
