@@ -302,7 +302,7 @@ class StepCost:
             share = self.calibration.expert_imbalance / self.parallel.ep
             rows, loaded = rows * share, min(loaded * share, experts.n_experts / self.parallel.ep)
             width = float(experts.ffn)
-        n_bytes = loaded * 3 * hidden * width * self.model.weight_bytes + 4.0 * rows * (hidden + width)
+        n_bytes = loaded * 3 * hidden * width * self.model.weight_bytes + 2.0 * rows * (2 * hidden + 3 * width)
         return self._products.of_work(2.0 * rows * 3 * hidden * width, n_bytes, 2)
 
     # -- communication

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from checked_engine import H200, QWEN
 from hypothesis import given, settings
@@ -296,6 +298,16 @@ def test_few_tokens_of_a_mixture_read_few_experts() -> None:
     assert one.n_bytes == pytest.approx(94 * (8 * 3 * 4096 * 1536 + 4096 * 128) * 2, rel=1e-2)
     many = next(part for part in cost.bill(StepLoad((), 64, 64, 640)).parts if part.name == "experts")
     assert many.n_bytes / one.n_bytes == pytest.approx(126 / 8, rel=0.02)
+
+
+def test_one_expert_for_all_moves_what_a_dense_layer_does() -> None:
+    """Weights, h and 2 f for the first product, f and h for the second; a dense layer is two products, an expert one part."""
+    dense = MODELS["Llama-3.1-8B"]
+    mixture = replace(dense, ffn=0, experts=Experts(1, 1, dense.ffn))
+    load = StepLoad(chunks=((1024, 0, False),))
+    bills = [StepCost(H200, model).bill(load) for model in (dense, mixture)]
+    router_bytes = 32 * 2 * (4096 + 1024 * (4096 + 1))
+    assert bills[1].n_bytes - router_bytes == pytest.approx(bills[0].n_bytes, rel=1e-12)
 
 
 def test_expert_parallelism_pays_dispatch_and_combine_and_its_slowest_rank() -> None:
