@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 REFEREE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint types imports test run bench engines check
+.PHONY: help setup fmt fmt-check lint types imports test oldest run bench engines check
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -45,6 +45,13 @@ types: $(VENV)/.dev ## mypy, strict
 
 test: $(VENV)/.dev ## the whole suite, warnings as errors
 	@$(BIN)/python -m pytest -n auto --dist loadfile
+
+# uv for its resolver alone. The test tools stay at today's versions: it is the runtime whose floors are promised.
+oldest: ## the suite on the oldest versions that pyproject.toml allows, in an environment of its own
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' uv
+	@.venv-oldest/bin/uv pip install --quiet --python .venv-oldest --upgrade --resolution lowest-direct --editable '.[plots,tokenizers]'
+	@.venv-oldest/bin/python -m pytest -n auto --dist loadfile
 
 run: $(VENV)/.core ## the headline on the embedded engine in each dialect: the table, and a page with charts
 	@$(BIN)/longbench-sched headline
