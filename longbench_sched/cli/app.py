@@ -32,7 +32,15 @@ from longbench_sched.cli import (
     workloads,
 )
 from longbench_sched.cli.plain_help import PlainCommand, PlainGroup
-from longbench_sched.errors import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, EXIT_OK, EXIT_USAGE, LongbenchError
+from longbench_sched.cli.signals import Terminated, termination_told
+from longbench_sched.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NOT_MEASURED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    LongbenchError,
+)
 
 
 class _Commands(PlainGroup):
@@ -41,10 +49,11 @@ class _Commands(PlainGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
         try:
-            return super().invoke(ctx)
+            with termination_told():
+                return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:  # its words, if any, tell what is stored
             output.explain(f"Interrupted. {interrupt}".strip())
-            return EXIT_INTERRUPTED
+            return EXIT_TERMINATED if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED
 
 
 app = typer.Typer(

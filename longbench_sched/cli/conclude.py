@@ -41,7 +41,7 @@ def telling_what_is_stored(measured: Sequence[Measured], exports: Sequence[Expor
     """An interrupt of the block gets words: which runs there are by then, and how to see them. Raises KeyboardInterrupt."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         paths = [str(one.path) for one in measured if one.path.exists()]
         if not paths:
             raise
@@ -50,7 +50,7 @@ def telling_what_is_stored(measured: Sequence[Measured], exports: Sequence[Expor
         if missing := [export.name for export in exports if export.file is not None and not export.is_written]:
             flags = [word for name in missing for word in ("--export", name)]
             words.append(f"To write {', '.join(missing)}: {_command('report', [*paths, *flags])}.")
-        raise KeyboardInterrupt("\n  ".join([*words, *(one.failure for one in measured if one.failure)])) from None
+        raise type(interrupt)("\n  ".join([*words, *(one.failure for one in measured if one.failure)])) from None
 
 
 def _command(name: str, words: Sequence[str]) -> str:

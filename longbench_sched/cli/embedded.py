@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from longbench_sched.cli.engine_flags import read_target
-from longbench_sched.cli.measure import Measured, Order, measure, signals_held
+from longbench_sched.cli.measure import Measured, Order, measure
 from longbench_sched.cli.model_flag import read_model
+from longbench_sched.cli.signals import signals_held
 from longbench_sched.engine import find_engine
 from longbench_sched.errors import UsageError
 from longbench_sched.launch.process import EmbeddedOptions, EmbeddedServer

@@ -32,6 +32,7 @@ from longbench_sched.errors import (
     EXIT_INTERRUPTED,
     EXIT_NOT_MEASURED,
     EXIT_OK,
+    EXIT_TERMINATED,
     NotComparableError,
     StoreError,
     UsageError,
@@ -99,8 +100,8 @@ def run_experiment(given: Mapping[str, Any]) -> int:
                 output.say(opening(ledger, cells))
                 results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
             return _conclude(ledger, cells, results, exports, given)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(_what_there_is(ledger, cells)) from None
+        except KeyboardInterrupt as interrupt:
+            raise type(interrupt)(_what_there_is(ledger, cells)) from None
 
 
 def _what_there_is(ledger: Ledger, cells: Sequence[Cell]) -> str:
@@ -411,8 +412,8 @@ def _conclude(
     output.say(f"Stored {len(finished)} runs: {ledger.folder}/{ledger.id}.*{schema.ENDING}")
     if missing:
         output.explain(f"{missing} of {len(cells)} runs are missing. To run them: {_resume_command(ledger)}")
-    if any(result.how == "interrupted" for result in results):
-        return EXIT_INTERRUPTED
+    if stops := [result.detail for result in results if result.how == "interrupted"]:
+        return EXIT_TERMINATED if "SIGTERM" in stops else EXIT_INTERRUPTED
     if failed or missing:
         return EXIT_NOT_MEASURED
     summaries = [summary for found in by_target.values() for summary in found]

@@ -7,12 +7,9 @@ is asked, and whatever the engine says against the plan before the first measure
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import Any, Literal
 from longbench_sched.cli import engine_answers, output
 from longbench_sched.cli.progress import ProgressLine
 from longbench_sched.cli.provenance import host_facts, versions
+from longbench_sched.cli.signals import signals_held
 from longbench_sched.engine import make_dialect
 from longbench_sched.engine.dialect import Dialect
 from longbench_sched.engine.marks import ISL_MISMATCH, is_isl_mismatch
@@ -121,20 +119,6 @@ def measure(order: Order, target: Target) -> Measured:
 
 def _new_run_id(folder: Path, engine: str, workload: str) -> str:
     return catalogue.make_run_id(datetime.now(UTC), engine, workload, lambda name: catalogue.is_taken(folder, name))
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """While a run is put away a signal changes nothing: all it could do is lose the run, and it ends by itself at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def store(run: Run, path: Path, log: journal.Journal) -> Measured:

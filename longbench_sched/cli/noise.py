@@ -14,6 +14,7 @@ from pathlib import Path
 
 from longbench_sched.cli import output
 from longbench_sched.cli.experiments import CellMaker, new_id, opening, say_end
+from longbench_sched.cli.signals import Terminated
 from longbench_sched.compare.comparison import Side
 from longbench_sched.compare.difference import differing_facts
 from longbench_sched.compare.point import RunPoint, point_of
@@ -47,8 +48,8 @@ def measure_noise(candidate: Side, n_runs: int, folder: Path, headers: Sequence[
     with ledger.held():
         output.say(f"Noise floor: {opening(ledger, cells)}")
         results = conduct(cells, ledger, maker, now_s=time.monotonic, pause=time.sleep, on_end=say_end)
-    if any(result.how == "interrupted" for result in results):
-        raise KeyboardInterrupt
+    if stops := [result.detail for result in results if result.how == "interrupted"]:
+        raise Terminated if "SIGTERM" in stops else KeyboardInterrupt
     paths = [ledger.folder / f"{result.run_id}{schema.ENDING}" for result in results if result.how == "done"]
     points = tuple(point_of(summarize(catalogue.read_stored(path), slo)) for path in paths)
     if len(points) < 2:

@@ -200,6 +200,7 @@ class _Execution:
         pulse = Pulse(self._offset)
         loop = asyncio.get_running_loop()
         signals = [s for s in (signal.SIGINT, signal.SIGTERM) if _can_handle()]
+        before = {number: signal.getsignal(number) or signal.SIG_DFL for number in signals}
         for number in signals:
             loop.add_signal_handler(number, self._on_signal, number)
         ticker = asyncio.ensure_future(self._tick())
@@ -225,11 +226,12 @@ class _Execution:
             ticker.cancel()
             if alarm is not None:
                 alarm.cancel()
-            for number in signals:
-                loop.remove_signal_handler(number)
             await self._transport.aclose()
             self._clock.close()
             self._messages.close()
+            for number in signals:
+                loop.remove_signal_handler(number)  # which leaves the system's default
+                signal.signal(number, before[number])
         self._report_progress()
         return LoadResult(
             wall_anchor_ns=wall_ns,

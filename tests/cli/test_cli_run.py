@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -481,7 +482,10 @@ def interrupting(number: signal.Signals, at: int, *, hangs: bool = False) -> Scr
     return answer
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
+SIGNALS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
+
+
+@SIGNALS
 def test_b13_an_interrupted_run_stores_what_was_measured(
     workload: str, results: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
 ) -> None:
@@ -554,21 +558,34 @@ def test_a_flag_for_several_runs_is_refused_for_one(
 
 
 class _Interrupting(io.StringIO):
-    """A stdout during whose first page Ctrl-C is pressed."""
+    """A stdout during whose first page a signal comes: Ctrl-C, or that of a job's end."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__()
+        self._number = number
 
     def write(self, text: str) -> int:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), self._number)
         return super().write(text)
 
 
+@SIGNALS
 def test_b13_an_interrupt_while_the_page_is_made_says_what_is_stored_and_how_to_see_it(
-    workload: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    workload: str,
+    results: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    code: int,
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", _Interrupting())
+    before = signal.getsignal(number)
+    monkeypatch.setattr(sys, "stdout", _Interrupting(number))
     page = tmp_path / "page.md"
     with ScriptedServer(engine([Send(OK)])) as server:
-        assert run(workload, results, server.url, "--export", str(page)) == 130
+        assert run(workload, results, server.url, "--export", str(page)) == code
     monkeypatch.undo()
+    assert signal.getsignal(number) is before
     (path,) = results.iterdir()
     first, second = capsys.readouterr().err.splitlines()[-2:]
     assert first == f"Interrupted. The run is stored: {path}. To see it: `longbench-sched show {path}`."
@@ -577,8 +594,26 @@ def test_b13_an_interrupt_while_the_page_is_made_says_what_is_stored_and_how_to_
     assert main(["show", str(path)]) == 0
 
 
+def test_b13_no_signal_while_the_embedded_engine_stops_keeps_the_page_from_being_made(
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is stored by then, and nothing has said where."""
+    terminate = subprocess.Popen.terminate
+
+    def interrupted(process: subprocess.Popen[bytes]) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        terminate(process)
+
+    monkeypatch.setattr(subprocess.Popen, "terminate", interrupted)
+    assert main(["run", workload, "--time-scale", "100", "--output-dir", str(results)]) == 0
+    (path,) = results.iterdir()
+    assert path.name in capsys.readouterr().out.replace("\n", "")
+
+
+@SIGNALS
 def test_b13_an_interrupt_between_runs_says_what_is_stored_and_how_to_go_on(
-    workload: str, results: Path, capsys: pytest.CaptureFixture[str]
+    workload: str, results: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
 ) -> None:
     """While the second run is prepared: the engine is asked for its models."""
     n_asked = 0
@@ -587,12 +622,12 @@ def test_b13_an_interrupt_between_runs_says_what_is_stored_and_how_to_go_on(
         nonlocal n_asked
         n_asked += 1
         if n_asked == 2:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
             return [Silence()]
         return [Send(models("m"))]
 
     with ScriptedServer(engine([Send(OK)], models=cards)) as server:
-        assert run(workload, results, server.url, "--num-runs", "3", "--cool-down", "0s") == 130
+        assert run(workload, results, server.url, "--num-runs", "3", "--cool-down", "0s") == code
     (ledger,) = results.glob("*.experiment.jsonl")
     name = ledger.name.removesuffix(".experiment.jsonl")
     assert capsys.readouterr().err.splitlines()[-1] == (
