@@ -46,11 +46,22 @@ def telling_what_is_stored(measured: Sequence[Measured], exports: Sequence[Expor
         if not paths:
             raise
         what = "The run is" if len(paths) == 1 else f"{len(paths)} runs are"
-        words = [f"{what} stored: {', '.join(paths)}. To see {'it' if len(paths) == 1 else 'them'}: {_command('show', paths)}."]
-        if missing := [export.name for export in exports if export.file is not None and not export.is_written]:
-            flags = [word for name in missing for word in ("--export", name)]
-            words.append(f"To write {', '.join(missing)}: {_command('report', [*paths, *flags])}.")
+        words = [f"{what} stored: {', '.join(paths)}.{how_to_see(paths, len(paths))}", *how_to_write(exports, paths)]
         raise type(interrupt)("\n  ".join([*words, *(one.failure for one in measured if one.failure)])) from None
+
+
+def how_to_see(names: Sequence[str], n_runs: int) -> str:
+    """A sentence with the command that shows so many runs by these names; nothing for none."""
+    return f" To see {'it' if n_runs == 1 else 'them'}: {_command('show', names)}." if n_runs else ""
+
+
+def how_to_write(exports: Sequence[Export], names: Sequence[str]) -> list[str]:
+    """A sentence with the command that writes the exports that are not yet there, of runs by these names."""
+    missing = [export.name for export in exports if export.file is not None and not export.is_written]
+    if not (missing and names):
+        return []
+    flags = [word for name in missing for word in ("--export", name)]
+    return [f"To write {', '.join(missing)}: {_command('report', [*names, *flags])}."]
 
 
 def _command(name: str, words: Sequence[str]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from longbench_sched.cli import output, pages
-from longbench_sched.cli.conclude import MIN_SUCCESS, verdict
+from longbench_sched.cli.conclude import MIN_SUCCESS, how_to_see, how_to_write, verdict
 from longbench_sched.cli.exports import Export, uses_stdout
 from longbench_sched.cli.measure import Measured
 from longbench_sched.cli.progress import ProgressLine
@@ -51,10 +52,21 @@ def simulate_one(cell: Cell, folder: Path, trace: Path | None = None) -> tuple[M
 
 
 def simulate_sweep(cells: Sequence[Cell], folder: Path, exports: Sequence[Export], workers: int | None) -> int:
-    """Simulate, store and show every cell; returns the exit code. Raises the first failure, after all else."""
+    """Simulate, store and show every cell; returns the exit code. Raises the first failure, after all else.
+
+    An interrupt tells which cells are stored: KeyboardInterrupt with words.
+    """
     check_writable(folder / "probe")
     places = _places(cells, folder)
-    n_workers = workers or _cores()
+    try:
+        return _sweep(cells, places, folder, exports, workers or _cores())
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(_what_there_is(cells, [path for _, path in places], folder, exports)) from None
+
+
+def _sweep(
+    cells: Sequence[Cell], places: Sequence[tuple[Origin, Path]], folder: Path, exports: Sequence[Export], n_workers: int
+) -> int:
     with ProgressLine() as line:
         done = run_cells(cells, places, n_workers, _count(line, len(cells), min(n_workers, len(cells))))
     summaries = [one.summary for one in done if one.summary is not None]
@@ -68,6 +80,26 @@ def simulate_sweep(cells: Sequence[Cell], folder: Path, exports: Sequence[Export
         raise failures[0]
     codes = [verdict(summary, min_success=MIN_SUCCESS, strict=False) for summary in summaries]
     return next((code for code in codes if code != EXIT_OK), EXIT_OK)
+
+
+def _what_there_is(cells: Sequence[Cell], paths: Sequence[Path], folder: Path, exports: Sequence[Export]) -> str:
+    """For an interrupt: how many cells are stored, and how to see them or to simulate the others."""
+    stored = [path for path in paths if path.exists()]
+    names = _names(stored, folder)
+    missing = [cell.setting.cell for cell, path in zip(cells, paths, strict=True) if not path.exists()]
+    lines = [f"{len(stored)} of {len(cells)} cells are stored in {folder}.{how_to_see(names, len(stored))}"]
+    if missing:
+        values = {knob: dict.fromkeys(cell[knob] for cell in missing) for knob in missing[0]}
+        sweep = shlex.join(word for knob, some in values.items() for word in ("--sweep", f"{knob}={','.join(some)}"))
+        lines.append(f"To simulate the others: the same command with `{sweep}`.")
+    return "\n  ".join([*lines, *how_to_write(exports, names)])
+
+
+def _names(paths: Sequence[Path], folder: Path) -> list[str]:
+    """The runs as `show` takes them: a pattern, where it means these and no others."""
+    stem = os.path.commonprefix([path.stem for path in paths])  # noqa: RUF071  # by letters is what is meant
+    is_exact = len(paths) > 1 and set(folder.glob(f"{stem}*")) == set(paths)
+    return [str(folder / f"{stem}*")] if is_exact else [str(path) for path in paths]
 
 
 def _count(line: ProgressLine, n_cells: int, n_workers: int) -> Callable[[Done], None]:

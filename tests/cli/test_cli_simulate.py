@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,55 @@ def test_a_sweep_is_stored_cell_by_cell_and_shown_in_one_table(
     assert names == [f"tiny-chunked_prefill_size-{chunk}-concurrency-{n}" for chunk in (128, 64) for n in (1, 2)]
     assert main(["show", *sorted(map(str, folder.glob("*.parquet")))]) == 0
     assert "4 runs of tiny (simulated)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("n_stored", "shown", "others"),
+    [
+        pytest.param(0, [], "chunked_prefill_size=64,128 --sweep concurrency=1,2", id="none"),
+        pytest.param(1, ["64-concurrency-1.parquet"], "chunked_prefill_size=64,128 --sweep concurrency=2,1", id="one"),
+        pytest.param(2, ["64-concurrency-*"], "chunked_prefill_size=128 --sweep concurrency=1,2", id="a row"),
+        pytest.param(4, ["*"], None, id="all, and no page yet"),
+    ],
+)
+def test_b13_an_interrupted_sweep_says_which_cells_are_stored_and_how_to_go_on(
+    n_stored: int,
+    shown: list[str],
+    others: str | None,
+    workload: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, page = tmp_path / "results", tmp_path / "page.md"
+    put = os.replace
+    n_put = 0
+
+    def interrupted(draft: str, path: Path) -> None:
+        """Ctrl-C when so many files are in their place."""
+        nonlocal n_put
+        if n_put < n_stored:
+            put(draft, path)
+            n_put += 1
+        if n_put == n_stored:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    sweep = ["--sweep", "chunked_prefill_size=64,128", "--sweep", "concurrency=1,2", "--workers", "1"]
+    arguments = ["simulate", workload, "--engine", "sglang", "--output-dir", str(folder), "--export", str(page), *sweep]
+    assert main(arguments) == 130
+    monkeypatch.undo()
+    first, *rest = capsys.readouterr().err.splitlines()
+    stem = str(min(folder.iterdir(), default=folder)).partition("chunked_prefill_size")[0] + "chunked_prefill_size-"
+    names = [stem + name for name in shown]
+    see = f" To see {'it' if n_stored == 1 else 'them'}: `{shlex.join(['longbench-sched', 'show', *names])}`." if shown else ""
+    assert first == f"Interrupted. {n_stored} of 4 cells are stored in {folder}.{see}"
+    wanted = [f"  To simulate the others: the same command with `--sweep {others}`."] if others else []
+    if shown:
+        report = shlex.join(["longbench-sched", "report", *names, "--export", str(page)])
+        wanted.append(f"  To write {page}: `{report}`.")
+        assert main(["show", *names]) == 0
+    assert rest == wanted
 
 
 def test_a_cell_that_cannot_run_is_said_after_the_table(
