@@ -15,7 +15,11 @@ from longbench_sched.sim.hardware import Precision
 from longbench_sched.sim.models import Experts, Gqa, Mla, Model
 
 _MOST_YARN = 10_000  # times a context can be stretched
-_STATE_SPACE_KEYS = ("ssm_cfg", "mamba_d_state", "ssm_state_size", "linear_num_key_heads", "rwkv_version")
+_STATE_SPACE_KEYS = (
+    "ssm_cfg", "mamba_d_state", "ssm_state_size", "linear_num_key_heads", "linear_attn_config", "rwkv_version"
+)  # fmt: skip
+# What a token attends to at most, in some layers or all: a window, a chunk (Llama 4), the best by an index (DeepSeek-V3.2).
+_REACH_KEYS = ("sliding_window", "attention_chunk_size", "index_topk")
 
 
 def model_from_config(name: str, config: Mapping[str, Any]) -> Model:
@@ -138,9 +142,15 @@ class _Reader:
         for key in _STATE_SPACE_KEYS:
             if self.data.get(key):
                 raise UsageError(f"{self.name}: {key} says that some layers are no attention; such models are not modelled.")
+        if 0 in self._list("attn_type_list"):  # MiniMax: 0 is linear attention, 1 full attention
+            raise UsageError(
+                f"{self.name}: attn_type_list says that some layers are no attention; such models are not modelled."
+            )
         kinds = {str(kind) for kind in self._list("layer_types")} - {"full_attention"}
         if kinds:
             raise UsageError(f"{self.name}: layers of the kind {', '.join(sorted(kinds))} are not modelled.")
-        window = self.data.get("sliding_window")
-        if isinstance(window, int) and self.data.get("use_sliding_window", True) and window < self.context():
-            raise UsageError(f"{self.name}: attention through a window of {window} tokens is not modelled.")
+        for key in _REACH_KEYS:
+            reach = self.data.get(key)
+            is_off = key == "sliding_window" and not self.data.get("use_sliding_window", True)
+            if isinstance(reach, int) and not is_off and reach < self.context():
+                raise UsageError(f"{self.name}: attention through a window of {reach} tokens ({key}) is not modelled.")

@@ -94,6 +94,10 @@ def test_heads_are_as_wide_as_the_config_says_or_as_the_width_shared_out() -> No
     assert model_from_config("m", {**QWEN, "num_key_value_heads": None}).attention == Gqa(28, 28, 128)
 
 
+def test_a_list_of_full_attention_alone_is_full_attention() -> None:
+    assert model_from_config("m", QWEN | {"attn_type_list": [1] * 28}) == model_from_config("m", QWEN)
+
+
 def test_the_text_part_of_a_multimodal_model_is_read() -> None:
     assert model_from_config("m", {"model_type": "vl", "text_config": QWEN}).layers == 28
 
@@ -108,6 +112,10 @@ def test_the_text_part_of_a_multimodal_model_is_read() -> None:
         pytest.param(QWEN | {"ssm_state_size": 128}, "no attention", id="state space"),
         pytest.param(QWEN | {"layer_types": ["full_attention", "linear_attention"]}, "linear_attention", id="linear attention"),
         pytest.param(QWEN | {"use_sliding_window": True, "sliding_window": 4096}, "window of 4096", id="a window"),
+        pytest.param(QWEN | {"attention_chunk_size": 8192}, r"8192 tokens \(attention_chunk_size\)", id="chunked attention"),
+        pytest.param(DEEPSEEK | {"index_topk": 2048}, r"2048 tokens \(index_topk\)", id="sparse attention"),
+        pytest.param(QWEN | {"attn_type_list": [0, 0, 1]}, "no attention", id="linear attention by a list"),
+        pytest.param(QWEN | {"linear_attn_config": {"kda_layers": [1]}}, "no attention", id="linear attention by a config"),
         pytest.param(QWEN | {"quantization_config": {"quant_method": "awq"}}, "awq", id="another quantization"),
         pytest.param(DEEPSEEK | {"first_k_dense_replace": "x"}, "first_k_dense_replace is 'x'", id="dense layers, text"),
         pytest.param(DEEPSEEK | {"first_k_dense_replace": 62}, "a number of the 61 layers", id="more dense layers than layers"),
