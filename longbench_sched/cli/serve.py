@@ -8,6 +8,9 @@ import typer
 
 from longbench_sched.cli import draft_flags
 
+ENGINE = "Which engine"
+ADDRESS = "Where it answers"
+FAULTS = "Faults"
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 EXAMPLES = """
 Examples:
@@ -21,18 +24,37 @@ Examples:
 def serve(
     context: typer.Context,
     engine: Annotated[
-        str, typer.Option(help="Whose scheduler and dialect to play: vllm, sglang, trtllm, or another that `simulate` knows.")
+        str,
+        typer.Option(
+            help="Whose scheduler and dialect to play: vllm, sglang, trtllm, or another that `simulate` knows.",
+            rich_help_panel=ENGINE,
+        ),
     ] = "vllm",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 lets the system choose.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 lets the system choose.", rich_help_panel=ADDRESS)
+    ] = 8000,
     model: Annotated[
-        str, typer.Option(help="Model whose shape prices a step: a name, or the config.json of any other.")
+        str,
+        typer.Option(help="Model whose shape prices a step: a name, or the config.json of any other.", rich_help_panel=ENGINE),
     ] = "Qwen2.5-Coder-7B-Instruct",
-    gpu: Annotated[str, typer.Option(help="GPU whose figures price a step: A100, H100, H200, H20, B200, MI300X.")] = "H200",
+    gpu: Annotated[
+        str,
+        typer.Option(help="GPU whose figures price a step: A100, H100, H200, H20, B200, MI300X.", rich_help_panel=ENGINE),
+    ] = "H200",
     calibration: Annotated[
-        str, typer.Option(help="Fitted parameters: a file of `calibrate`, or a set by name (sglang-0.4.2, vllm-0.7.2).")
+        str,
+        typer.Option(
+            help="Fitted parameters: a file of `calibrate`, or a set by name (sglang-0.4.2, vllm-0.7.2).",
+            rich_help_panel=ENGINE,
+        ),
     ] = "prediction",
-    time_scale: Annotated[float, typer.Option(help="Engine seconds per wall second: 6 makes a run six times as short.")] = 1.0,
-    served_model_name: Annotated[str | None, typer.Option(help="Name under which the model is served, if not --model.")] = None,
+    time_scale: Annotated[
+        float,
+        typer.Option(help="Engine seconds per wall second: 6 makes a run six times as short.", rich_help_panel=ENGINE),
+    ] = 1.0,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Name under which the model is served, if not --model.", rich_help_panel=ADDRESS)
+    ] = None,
     draft_method: draft_flags.DraftMethod = None,
     draft_model: draft_flags.DraftModel = None,
     draft_window: draft_flags.DraftWindow = None,
@@ -41,10 +63,11 @@ def serve(
     fault: Annotated[
         list[str] | None,
         typer.Option(
-            help="Do something wrong, to test a client: stall, cut, 5xx, slow, malformed; cut:every=10,after=5 or cut:p=0.1."
+            help="Do something wrong, to test a client: stall, cut, 5xx, slow, malformed; cut:every=10,after=5 or cut:p=0.1.",
+            rich_help_panel=FAULTS,
         ),
     ] = None,
-    fault_seed: Annotated[int, typer.Option(help="Another draw of the requests that p=... hits.")] = 0,
+    fault_seed: Annotated[int, typer.Option(help="Another draw of the requests that p=... hits.", rich_help_panel=FAULTS)] = 0,
     is_child: Annotated[bool, typer.Option("--is-child", hidden=True)] = False,
     dies_with_parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_help_fits_80_columns_and_its_examples_can_be_copied(
     assert main([*path, "--help"]) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown, "nothing is cut, a default least of all"
     examples = list(commands_of(epilog, is_help=True))
     assert bool(examples) == bool(path)  # each command has some
     assert list(commands_of(shown, is_help=True))[-len(examples) :] == examples or not examples
