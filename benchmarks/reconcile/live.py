@@ -231,5 +231,13 @@ COMMANDS = {
     "sglang": Command("sglang", "generate", _sglang, "result.jsonl", _read_flat("sglang"), "result.jsonl"),
     "guidellm": Command("vllm", "completions", _guidellm, "result.json", _read_guidellm),
     # Without the network it takes a tokenizer by its path only if it is not told that it is offline.
-    "aiperf": Command("vllm", "completions", _aiperf, "aiperf/profile_export_aiperf.json", _read_aiperf, offline=False),
+    "aiperf": Command(
+        "vllm",
+        "completions",
+        _aiperf,
+        "aiperf/profile_export_aiperf.json",
+        _read_aiperf,
+        "aiperf/profile_export.jsonl",
+        offline=False,
+    ),
 }

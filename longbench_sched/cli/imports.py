@@ -12,11 +12,16 @@ Examples:
   longbench-sched import vllm-result.json
 
   longbench-sched import sglang-result.jsonl --output-dir results --export imported.md
+
+  longbench-sched import artifacts/profile_export.jsonl
 """
 
 
 def import_results(
-    files: Annotated[list[str], typer.Argument(help="JSON of vllm bench serve, or JSONL of SGLang bench_serving.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(help="JSON of vllm bench serve, JSONL of SGLang bench_serving or of AIPerf (profile_export.jsonl)."),
+    ],
     output_dir: Annotated[str, typer.Option("--output-dir", help="Folder for the runs.")] = "results",
     export: Annotated[
         list[str] | None,
@@ -26,7 +31,7 @@ def import_results(
         list[str] | None, typer.Option("--goodput", help="Limits in ms that a good request meets: ttft:3000 tpot:50.")
     ] = None,
 ) -> int:
-    """How do results of another tool look here? Reads what vLLM's and SGLang's own clients wrote, request by request."""
+    """How do results of another tool look here? Reads what vLLM's and SGLang's clients and AIPerf wrote, request by request."""
     import os
     from dataclasses import replace
     from datetime import UTC, datetime

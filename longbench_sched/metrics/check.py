@@ -25,10 +25,15 @@ def check_run(meta: RunMeta, columns: Columns) -> dict[str, object]:
 
 
 def littles_law(meta: RunMeta, columns: Columns) -> dict[str, float | bool] | None:
-    """Both sides of Little's law from the first send to the last end; None without a request that was sent."""
+    """Both sides of Little's law from the first send to the last end; None without a request that was sent.
+
+    None too of another tool's run that does not say when every request ended.
+    """
     starts, stops = window.stays(columns, meta.measured_to_ns)
     sent, end = columns.ints("sent_ns"), columns.ints("end_ns")
     ended = columns.measured & (sent != NONE) & (end != NONE)
+    if meta.origin and (columns.measured & (sent != NONE) & (end == NONE)).any():
+        return None
     if not ended.any() or stops.max() <= starts.min():
         return None
     length_s = float(stops.max() - starts.min()) * columns.scale_s

@@ -179,6 +179,7 @@ def _in_flight(name: str, latency_s: Floats, events: _Events) -> Foreign:
 
 
 _WHOLE = "first send to last end"
+_PHASE = "its whole phase, some ms more than first send to last end"
 _NAMES = ("Request throughput (req/s)", "Output token throughput (tok/s)", "Total token throughput (tok/s)")
 
 
@@ -310,7 +311,6 @@ def _aiperf(columns: Columns, api: str) -> Converted:
     several = events.n_chunks > 1
     starts = columns.offsets[:-1][events.rows][several]
     second = columns.seconds(columns.chunk_at_ns[starts + 1] - columns.chunk_at_ns[starts])
-    over_s = float(columns.seconds(events.last_ns.max() - events.sent_ns.min())) if len(ttft) else 0.0
     return Converted(
         "aiperf",
         (
@@ -327,8 +327,8 @@ def _aiperf(columns: Columns, api: str) -> Converted:
                 events,
                 events.n_tokens,
                 events.n_tokens,
-                over_s,
-                "first send to last token of a success",
+                events.total_s,
+                _PHASE,
             ),
         ),
         _notes(

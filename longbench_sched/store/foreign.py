@@ -1,12 +1,13 @@
 """Results of other tools -> runs: what their files hold of each request, and nothing that they do not hold.
 
-Read are the JSON of `vllm bench serve --save-result --save-detailed` and the JSONL of SGLang's `bench_serving --output-file ...
---output-details`: without the details there are no requests to read. Neither file says when a request was due, who counted its
-tokens, or what the server sent besides; those columns stay null. SGLang's does not say when requests were sent either: its
-times count from each request's own send, and whatever needs a common clock (rates, requests in flight, stalls) is not known of
-such a run. `RunMeta.origin` says which tool it was, what is unknown, and what the tool printed.
+Read are the JSON of `vllm bench serve --save-result --save-detailed`, the JSONL of SGLang's `bench_serving --output-file ...
+--output-details`, and AIPerf's `profile_export.jsonl` (`foreign_aiperf.py`): without the details there are no requests to read.
+No file says when a request was due, what the server sent besides, or when a failure ended, and the first two do not say who
+counted the tokens; those columns stay null. SGLang's does not say when requests were sent either: its times count from each
+request's own send, and whatever needs a common clock (rates, requests in flight, stalls) is not known of such a run.
+`RunMeta.origin` says which tool it was, what is unknown, and what the tool printed.
 
-Formats as written by vLLM 0.32.0 and SGLang 0.5.23.
+Formats as written by vLLM 0.32.0, SGLang 0.5.23 and AIPerf 0.13.0.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from longbench_sched.errors import StoreError
 from longbench_sched.record import UNKNOWN_TOKENS, Decoded, Status, StreamRecord, TokenSource
 from longbench_sched.run import NONE, SEND_TIMES, ClientHealth, RecordTable, Run, RunMeta
+from longbench_sched.store.foreign_aiperf import MARKER, as_document, is_aiperf
 
 _DETAILS = ("input_lens", "output_lens", "ttfts", "itls")  # lists with an entry a request
 _MEANINGS = {
@@ -37,6 +39,16 @@ _MEANINGS = {
         "read it; E2E here is TTFT and the gaps after it, without what follows the last token",
         "send times are not in the file: no rates, no requests in flight, no windows",
     ),
+    MARKER: (
+        "imported from AIPerf: TTFT and E2E from the client's send to an event with content, stamped by the client when it had "
+        "read it; ITL and ICG only where each event held one token, else ICG alone",
+        "how the load was made is not in the file",
+    ),
+}
+_KNOWN = "Known: vllm bench serve --save-result, SGLang bench_serving, AIPerf's profile_export.jsonl."
+_TOO_LITTLE = {  # a key that only this format has -> what to do
+    "aiperf_version": "holds AIPerf's summary and no requests. Import profile_export.jsonl, which lies beside it.",
+    "benchmarks": "is of GuideLLM, which keeps the first and last token of each request, and no gaps. It cannot be imported.",
 }
 
 
@@ -64,7 +76,9 @@ def read_foreign(path: Path) -> list[Run]:
     except (ValueError, RecursionError):
         documents = []
     if not documents or not all(isinstance(document, dict) for document in documents):
-        raise StoreError(f"{path} is neither JSON nor JSONL. Known: vllm bench serve --save-result, SGLang bench_serving.")
+        raise StoreError(f"{path} is neither JSON nor JSONL. {_KNOWN}")
+    if is_aiperf(documents):
+        documents = [as_document(documents, str(path))]  # a line a request
     digest = hashlib.sha256(data).hexdigest()
     named = [(document, path.name if len(documents) == 1 else f"{path.name}:{n}") for n, document in enumerate(documents, 1)]
     return [_run(document, str(path), name, digest) for document, name in named]
@@ -73,9 +87,10 @@ def read_foreign(path: Path) -> list[Run]:
 def _run(document: Mapping[str, Any], where: str, name: str, digest: str) -> Run:
     form = next((form for form in _FORMATS if form.marker in document), None)
     if form is None:
-        raise StoreError(
-            f"{where} is JSON of no tool that is known. Known: vllm bench serve --save-result, SGLang bench_serving."
+        why = next(
+            (words for key, words in _TOO_LITTLE.items() if key in document), f"is JSON of no tool that is known. {_KNOWN}"
         )
+        raise StoreError(f"{where} {why}")
     missing = [key for key in _DETAILS if not isinstance(document.get(key), list)]
     if missing:
         flag = "--save-detailed" if form.tool == "vllm" else "--output-details"
@@ -97,6 +112,7 @@ def _run(document: Mapping[str, Any], where: str, name: str, digest: str) -> Run
 def _record(document: Mapping[str, Any], tool: str, index: int, sent_ns: int) -> StreamRecord:
     errors = document.get("errors") or []
     error = str(errors[index]) if index < len(errors) else ""
+    more: Mapping[str, Any] = document["more"][index] if tool == MARKER else {}
     at_ns = _stamps(sent_ns, document["ttfts"][index], document["itls"][index]) if not error else array("q")
     n_output = int(document["output_lens"][index]) or None
     texts = document.get("generated_texts") or []
@@ -105,7 +121,8 @@ def _record(document: Mapping[str, Any], tool: str, index: int, sent_ns: int) ->
         chunk_lateness_ns=array("q", [0]) * len(at_ns),
         prompt_tokens=int(document["input_lens"][index]) if not error else None,
         output_tokens=n_output if not error else None,
-        status=Status.FAILED if error else Status.OK,
+        output_token_source=more.get("source") if not error else None,
+        status=more.get("status") or (Status.FAILED if error else Status.OK),
         detail=error[-500:] or None,
         text=str(texts[index]) if index < len(texts) else None,
     )
@@ -113,14 +130,14 @@ def _record(document: Mapping[str, Any], tool: str, index: int, sent_ns: int) ->
     return StreamRecord(
         request_id=f"{tool}-{index}",
         index=index,
-        phase="measured",
+        phase=more.get("phase", "measured"),
         lane="main",
         due_ns=sent_ns,
         slot_ns=sent_ns,
         isl=int(document["input_lens"][index]),
         osl=n_output or 0,
         sent_ns=sent_ns,
-        end_ns=at_ns[-1] if at_ns else None,
+        end_ns=more.get("end_ns", at_ns[-1] if at_ns else None),
         decoded=decoded,
         clock="user",
     )
@@ -160,13 +177,14 @@ def _own_clocks(document: Mapping[str, Any], n: int) -> list[int]:
 
 
 _FORMATS = (
+    _Format(MARKER, MARKER, _starts),
     _Format("vllm", "start_times", _starts),
     _Format("sglang", "total_output_tokens_retokenized", _own_clocks),
 )
 
 
 def _meta(document: Mapping[str, Any], tool: str, name: str, digest: str, sent_ns: Sequence[int]) -> RunMeta:
-    origin_ns = min(sent_ns, default=0)
+    origin_ns = document.get("measured_from_ns", min(sent_ns, default=0))
     duration_s = _number(document.get("duration")) or 0.0
     model = document.get("model_id")
     info = document.get("server_info")
@@ -174,7 +192,7 @@ def _meta(document: Mapping[str, Any], tool: str, name: str, digest: str, sent_n
     if isinstance(info, Mapping) and info.get("version"):
         facts["version"] = str(info["version"])
     printed = {key: value for key, value in document.items() if _number(value) is not None}
-    unknown = ["due times", "token sources", *([SEND_TIMES] if tool == "sglang" else [])]
+    unknown = ["due times", *(["token sources"] if tool != MARKER else []), *([SEND_TIMES] if tool == "sglang" else [])]
     return RunMeta(
         run_id="",  # given when it is stored
         started_at=_started(document),
@@ -203,16 +221,22 @@ def _plan(document: Mapping[str, Any], tool: str) -> dict[str, Any]:
     burstiness = _number(document.get("burstiness")) or 1.0
     process = "burst" if rate is None else "poisson" if burstiness == 1 else f"gamma {burstiness:g}"
     n = len(document["ttfts"])
+    n_warmups = sum(more["phase"] == "warmup" for more in document.get("more", ()))
     lane = {"name": "main", "requests": n, "duration_s": None, "loop": "open", "process": process, "rate_per_s": rate}
     return {
-        "requests": n,
-        "warmups": 0,
-        "lanes": [lane | {"max_in_flight": cap if isinstance(cap, int) else None}],
+        "requests": n - n_warmups,
+        "warmups": n_warmups,
+        "lanes": [lane | {"max_in_flight": cap if isinstance(cap, int) else None}] if tool != MARKER else [],
         "prompt_source": f"imported from {tool}",
         "shared_prefix_tokens": 0,
-        "notes": list(_MEANINGS[tool]),
+        "notes": [*_MEANINGS[tool], *_endless(document, tool)],
         "extra": {},
     }
+
+
+def _endless(document: Mapping[str, Any], tool: str) -> list[str]:
+    n = sum(map(bool, document.get("errors") or [])) if tool != "sglang" else 0
+    return [f"{n} requests failed, and the file does not say when: they count as in flight to the end"] if n else []
 
 
 def _number(value: object) -> float | None:

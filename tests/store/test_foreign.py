@@ -17,6 +17,8 @@ from longbench_sched.store.parquet import read_run, write_run
 
 FILES = Path(__file__).parent / "foreign"
 VLLM, SGLANG = FILES / "vllm_bench_serve.json", FILES / "sglang_bench_serving.jsonl"
+# AIPerf 0.13.0, chat with 2 warm-ups and 8 requests, against `serve --fault 5xx:every=5`.
+AIPERF = FILES / "aiperf_profile_export.jsonl"
 
 
 def run_of(path: Path) -> Run:
@@ -107,6 +109,70 @@ def test_tokens_of_a_chunk_are_known_only_where_each_holds_one(tmp_path: Path) -
     assert run.table.lists["chunk_tokens"][second] == 1
 
 
+def test_an_aiperf_result_gives_the_figures_that_aiperf_printed() -> None:
+    figures = {figure.name: figure for figure in convert(run_of(AIPERF), "aiperf").figures}
+    ttft, gaps = figures["Time to First Token"], figures["Inter Chunk Latency"]
+    # From profile_export_aiperf.json, written beside the file.
+    assert (ttft.n, ttft.mean, ttft.p50) == (6, pytest.approx(0.027111026666666667), pytest.approx(0.026376461))
+    assert (ttft.p90, ttft.p99) == (pytest.approx(0.0331574295), pytest.approx(0.03648143685))
+    assert (gaps.n, gaps.mean) == (66, pytest.approx(0.004219394151515151))
+    assert figures["Request Latency"].mean == pytest.approx(0.07352436233333333)
+
+
+def test_what_aiperf_knows_beside_the_times_is_read() -> None:
+    run = run_of(AIPERF)
+    table, summary = run.table, summarize(run)
+    assert [table.texts["phase"].count(phase) for phase in ("warmup", "measured")] == [2, 8]
+    assert (run.meta.plan["requests"], run.meta.plan["warmups"], run.meta.plan["lanes"]) == (8, 2, [])
+    assert (summary.outcomes.ok, summary.outcomes.failed) == (6, 2)
+    assert summary.outcomes.reasons[0].sample_detail is not None
+    assert summary.outcomes.reasons[0].sample_detail.startswith("503 Service Unavailable")
+    good = [i for i in range(table.n) if table.texts["status"][i] == "ok"]
+    # The server counted 179 and 12 of the first measured request; the tool's tokenizer 127 and 14.
+    assert {table.texts["output_token_source"][i] for i in good} == {"usage"}
+    assert {table.ints["output_tokens"][i] for i in good} == {12}
+    assert all(table.ints["end_ns"][i] >= table.lists["chunk_at_ns"][table.offsets[i + 1] - 1] - 1000 for i in good)
+    assert run.meta.origin["unknown"] == ["due times"]
+    assert set(table.ints["due_ns"]) == {NONE}
+
+
+def test_failures_whose_end_is_not_in_the_file_break_no_law_and_are_said() -> None:
+    run = run_of(AIPERF)
+    assert summarize(run).facts["littles_law"] is None
+    assert "2 requests failed, and the file does not say when: they count as in flight to the end" in run.meta.plan["notes"]
+
+
+def aiperf_lines(**changes: Any) -> list[dict[str, Any]]:
+    """Two good lines of AIPerf with changes; None leaves a metric out."""
+    lines = [line for line in map(json.loads, AIPERF.read_text().splitlines()) if "error" not in line][2:4]
+    for line in lines:
+        line["metrics"] = {name: value for name, value in (line["metrics"] | changes).items() if value is not None}
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"time_to_first_token": None}, "--streaming"),
+        ({"time_to_first_token": {"value": "x", "unit": "ms"}}, "is damaged"),
+        ({"inter_chunk_latency": {"value": [1.0], "unit": "fortnight"}}, "is damaged"),
+        ({"input_sequence_length": {}}, "is damaged"),
+    ],
+)
+def test_lines_of_aiperf_that_hold_something_else_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text("\n".join(map(json.dumps, aiperf_lines(usage_prompt_tokens=None, **changes))))
+    with pytest.raises(StoreError, match=message):
+        read_foreign(path)
+
+
+def test_without_usage_the_counts_are_of_the_tools_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text("\n".join(map(json.dumps, aiperf_lines(usage_completion_tokens=None, usage_prompt_tokens=None))))
+    table = run_of(path).table
+    assert (table.ints["prompt_tokens"][0], set(table.texts["output_token_source"])) == (127, {None})
+
+
 def test_failures_are_failures(tmp_path: Path) -> None:
     errors = ["Traceback\nConnectionError: reset"] + [""] * 7
     run = run_of(altered(VLLM, tmp_path, errors=errors, output_lens=[0] + [20] * 7, ttfts=[0.0] + [0.1] * 7))
@@ -149,6 +215,8 @@ def test_lists_of_something_else_are_said_to_be_damaged(tmp_path: Path, changes:
         ("{}", "no tool that is known"),
         ("not json", "neither JSON nor JSONL"),
         ("[1]", "neither JSON nor JSONL"),
+        ('{"aiperf_version": "0.13.0"}', "Import profile_export.jsonl"),
+        ('{"benchmarks": [], "metadata": {}}', "GuideLLM"),
         ('{"start_times": [], "ttfts": []}', "--save-detailed"),
         ('{"total_output_tokens_retokenized": 1}', "--output-details"),
         ('{"start_times": [1], "ttfts": [1], "itls": [], "input_lens": [1], "output_lens": [1]}', "differ in length"),
