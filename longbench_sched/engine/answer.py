@@ -38,7 +38,7 @@ class AnswerDecoder(ABC):
         "_add_at", "_add_lateness", "_add_tokens", "_answer_at_ns", "_at", "_body", "_body_at", "_body_size", "_counted",
         "_done", "_error", "_finish_error", "_finish_ns", "_finish_reason", "_first_byte_ns", "_headers", "_http_status",
         "_is_bare_finish_last", "_is_document", "_is_stream", "_lateness", "_malformed", "_marks", "_n_by_ids", "_n_events",
-        "_prompt_ids", "_request", "_rules", "_splitter", "_texts", "_tokens", "_usage",
+        "_prompt_ids", "_request", "_rules", "_splitter", "_texts", "_tokens", "_unknown_field", "_usage",
     )  # fmt: skip
 
     def __init__(self, request: Request, rules: Rules, *, keep_text: bool = False) -> None:
@@ -73,6 +73,7 @@ class AnswerDecoder(ABC):
         self._counted: int | None = 0  # output tokens up to here; None while unknown
         self._usage: dict[str, Any] | None = None  # the latest one
         self._prompt_ids: int | None = None
+        self._unknown_field: str | None = None  # a field of unknown name that held text where no known one did
         self._marks: list[str] = []
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
@@ -85,7 +86,7 @@ class AnswerDecoder(ABC):
 
     def feed(self, data: bytes, at_ns: int, lateness_ns: int) -> None:
         """Take the next piece of the body and the stamp of the read that completed it."""
-        if self._splitter.idle and data[:6] == b"data: " and data[-2:] == b"\n\n":
+        if self._splitter.idle and data[:6] == b"data: " and data[-2:] == b"\n\n" and not self._done:
             payload = data[6:-2]
             if 10 not in payload and 13 not in payload:  # no line end inside: exactly one event
                 try:
@@ -197,7 +198,7 @@ class AnswerDecoder(ABC):
 
     def _take(self, payload: bytes, name: bytes, at_ns: int, lateness_ns: int) -> None:
         """Take one event as the splitter gives it."""
-        if not payload:
+        if not payload or self._done:  # what follows [DONE] is no part of the answer
             return
         self._n_events += 1
         if self._body:
@@ -265,6 +266,7 @@ class AnswerDecoder(ABC):
             malformed=self._malformed,
             finish_reason=self._finish_reason,
             finish_error=self._finish_error,
+            unknown_field=self._unknown_field,
         )
 
     def _error_code(self) -> int | None:
@@ -296,8 +298,11 @@ class AnswerDecoder(ABC):
                 found.append(marks.SHORT_OUTPUT)
             if total > self._request.osl:
                 found.append(marks.LONG_OUTPUT)
-        if n and total is not None and UNKNOWN_TOKENS not in self._tokens and sum(self._tokens) != total:
+        knows_all = total is not None and UNKNOWN_TOKENS not in self._tokens
+        if n and knows_all and sum(self._tokens) != total:
             found.append(marks.COUNT_MISMATCH)
+        if is_ok and self._unknown_field is not None and not (knows_all and sum(self._tokens) == total):
+            found.append(marks.UNKNOWN_FIELD)
         if is_ok and self._rules.sends_usage and self._usage is None:
             found.append(marks.NO_USAGE)
         if is_complete and self._is_stream and not self._is_document and self._splitter.is_unfinished:
@@ -305,8 +310,12 @@ class AnswerDecoder(ABC):
 
 
 def _loads_leniently(raw: bytes) -> Any:
-    """Parse JSON; None if it is none. Lone surrogates and NaN, which orjson refuses and servers send, are let through."""
+    """Parse JSON; None if it is none.
+
+    Lone surrogates and NaN, which orjson refuses and servers send, are let through. So are bytes that are no UTF-8, as U+FFFD:
+    that is how the standard of these streams has them read.
+    """
     try:
-        return json.loads(raw)
+        return json.loads(raw.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None

@@ -13,6 +13,7 @@ MULTI_TOKEN_FIRST_CHUNK = "multi-token-first-chunk"
 NO_USAGE = "no-usage"
 UNFINISHED_EVENT = "unfinished-event"
 NOT_A_STREAM = "not-a-stream"
+UNKNOWN_FIELD = "unknown-field"
 
 ISL_MISMATCH = "isl-mismatch"
 RETRIED = "retried"
@@ -27,6 +28,7 @@ MARKS: dict[str, str] = {
     NO_USAGE: "the server sent no token counts although they were asked for; see the token sources",
     UNFINISHED_EVENT: "the body ended inside an event, which was dropped",
     NOT_A_STREAM: "the answer came as one JSON document though a stream was asked for",
+    UNKNOWN_FIELD: "some text came in a field of unknown name and was not taken for tokens: TTFT may be too late",
     ISL_MISMATCH: "the server counted other prompt tokens than planned, beyond the tolerance",
     RETRIED: "sent again on a fresh connection: the reused one had been closed before any byte of an answer",
     USER_STAMPS: "the kernel's stamps could not be used for some reads; those have the client's own",

@@ -155,7 +155,7 @@ class ChatDecoder(CompletionsDecoder):
             delta = {}
         content = delta.get("content")
         reasoning = delta.get("reasoning") or delta.get("reasoning_content")
-        answer = content or delta.get("tool_calls")
+        answer = content or delta.get("tool_calls") or delta.get("function_call")
         usage = event.get("usage")
         finish = choice.get("finish_reason")
         ids = choice.get("token_ids")
@@ -170,12 +170,22 @@ class ChatDecoder(CompletionsDecoder):
                 self._answer_at_ns = at_ns
             if self._texts is not None:
                 self._texts += [part for part in (reasoning, content) if isinstance(part, str)]
+        elif self._unknown_field is None and not self._at:
+            self._unknown_field = _unknown_text(delta)
         if finish is not None:
             self._finish_reason = read_word(finish)
             self._finish_ns = at_ns
         if self._n_events == 1:
             self._read_prompt_ids(event.get("prompt_token_ids"))
 
+
+def _unknown_text(delta: dict[str, Any]) -> str | None:
+    """A field of a delta without tokens that holds text all the same: a server's new name for its reasoning, say."""
+    found = (key for key, value in delta.items() if isinstance(value, str) and value and key not in _NO_TEXT)
+    return next((read_word(key) for key in found), None)
+
+
+_NO_TEXT = frozenset({"role", "name", "id", "type", "object"})
 
 # "[DONE]" and usage come from most such servers but not from all; what is missing is marked, not failed.
 _RULES = Rules(sends_done=False, good_finish=frozenset({"stop", "length", "tool_calls", "function_call"}))

@@ -62,6 +62,7 @@ class Seen:
     malformed: str | None
     finish_reason: str | None
     finish_error: ServerError | None
+    unknown_field: str | None = None  # held text where no known field did
 
 
 def judge(seen: Seen, ending: Ending, rules: Rules) -> Verdict:
@@ -114,8 +115,11 @@ def _judge_complete(seen: Seen, rules: Rules) -> tuple[Reason | None, str | None
 
 def _judge_tokenless(seen: Seen) -> tuple[Reason, str]:
     total = seen.output_tokens or 0
+    where = "" if seen.unknown_field is None else f"; {seen.unknown_field!r} held text"
     if total > 1 or (total == 1 and seen.finish_reason != "stop"):
-        return Reason.UNPARSED, f"usage counts {total} output tokens, but no known field held any"
+        return Reason.UNPARSED, f"usage counts {total} output tokens, but no known field held any{where}"
+    if where:
+        return Reason.UNPARSED, f"no known field held a token{where}"
     if total == 1:
         return Reason.EMPTY_STREAM, "the model stopped at once: one token, no text"
     return Reason.EMPTY_STREAM, "no event held a token"

@@ -100,7 +100,10 @@ class HttpExchange:
     # Reading.
 
     def take_head(self, response: aiohttp.ClientResponse) -> None:
-        """Take status and headers."""
+        """Take status and headers. Raises BrokenFraming for a transfer coding that aiohttp passes on undone."""
+        coding = response.headers.get("Transfer-Encoding", "chunked").strip().lower()
+        if coding != "chunked":
+            raise BrokenFraming(f"transfer coding {coding[:80]} was not asked for")
         self._header_ns = self._last_ns = time.monotonic_ns()
         self.http_status = response.status
         headers: dict[str, str] = {}

@@ -153,11 +153,13 @@ def _failures(summary: Summary) -> Seen | None:
 
 def _unparsed(summary: Summary) -> Seen | None:
     n = sum(reason.n for reason in summary.outcomes.reasons if reason.reason.split()[0] == Reason.UNPARSED)
-    if not n:
+    n_late = _fact(summary, "row_marks").get("unknown-field", 0)
+    if not n + n_late:
         return None
+    late = f" {n_late} more began with text in a field of unknown name: their TTFT may be too late." if n_late else ""
     return (
-        f"{n} answers hold tokens (by the server's count) that no known field showed (limit 0).",
-        "The server uses a name for its text that this version does not know; there is no TTFT for them.",
+        f"{n} answers hold tokens (by the server's count) that no known field showed (limit 0).{late}",
+        "The server uses a name for its text that this version does not know; no TTFT is made from it.",
         "Choose the right --engine and --api, or report the server's version with one captured stream.",
     )
 

@@ -54,7 +54,8 @@ def _isl(meta: RunMeta, columns: Columns) -> dict[str, Any]:
     asked, served = columns.ints("isl"), columns.ints("prompt_tokens")
     rows = columns.ok & (served != NONE)
     overhead = (served - asked)[rows]
-    template = float(np.median(overhead)) if len(overhead) and meta.target.get("api") == "chat" else 0.0
+    # A template adds tokens and takes none away: a server that counts fewer did not get the prompt.
+    template = max(0.0, float(np.median(overhead))) if len(overhead) and meta.target.get("api") == "chat" else 0.0
     expected = asked[rows] + template
     off = np.abs(served[rows] - expected) > LENGTH_TOLERANCE * expected
     return {

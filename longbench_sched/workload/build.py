@@ -68,10 +68,13 @@ def build_plan(workload: Workload, seed: int, prompts: PromptMaker, *, cell: str
     if abs(seed) > MAX_WHOLE:
         raise WorkloadError(f"--seed {seed} has more than 64 bits. Give a smaller one.")
     notes = list(workload.notes)
-    drafts = [_draft(spec, seed, notes) for spec in workload.lanes]
-    warmups = _warmups(workload, drafts)
     is_lengths = prompts.form == "lengths"
-    _check_size(drafts, warmups, holds_tokens=not is_lengths)
+    try:
+        drafts = [_draft(spec, seed, notes) for spec in workload.lanes]
+        warmups = _warmups(workload, drafts)
+        _check_size(drafts, warmups, holds_tokens=not is_lengths)
+    except WorkloadError as error:
+        raise WorkloadError(f"{workload.file}: {error}" if workload.file else str(error)) from None
     schedule = b"".join(draft.schedule() for draft in drafts)
     schedule_digest = hashlib.sha256(schedule).hexdigest()
     key = PromptKey(seed, schedule_digest[:16] if cell is None else cell, repeat)

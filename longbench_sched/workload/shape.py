@@ -94,4 +94,5 @@ class Workload:
     slo: Slo | None = None
     sampling: Sampling = field(default_factory=Sampling)
     text: str = ""  # the TOML, with overrides below it as comments
+    file: str = ""  # where that is from, as people are told
     notes: tuple[str, ...] = ()

@@ -78,7 +78,7 @@ def read_workload(text: str, name: str, file: str, folder: Path) -> Workload:
     except UsageError as error:
         raise WorkloadError(f"{file}: {error}") from None
     try:
-        return replace(_read(Table(data), name, folder), text=text)
+        return replace(_read(Table(data), name, folder), text=text, file=file)
     except UsageError as error:
         raise WorkloadError(f"{file}: {error}") from None
 

@@ -94,6 +94,7 @@ class Table:
 
     def path(self, key: str) -> str:
         """The key with the tables it lies in: `lane 2.isl.min`."""
+        key = key if key.isprintable() else repr(key)
         return f"{self.where}.{key}" if self.where and key else self.where or key
 
     def fail(self, key: str, message: str) -> NoReturn:
@@ -156,6 +157,8 @@ def text(value: Any, path: str) -> str:
     """A string."""
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{path}: {value!r} is not a text. Write it in quotes.")
+    if not value.isprintable():
+        raise UsageError(f"{path}: {value!r} has line breaks or control characters. Write one line of plain text.")
     return value
 
 

@@ -144,6 +144,42 @@ def test_a03_an_unknown_text_field_is_unparsed_and_never_zero(
     assert decoded.answer_at_ns is None
 
 
+@pytest.mark.parametrize("engine", ["sglang", "trtllm", "openai"])
+def test_a03_text_of_an_unknown_name_before_the_answer_marks_the_row(engine: str) -> None:
+    """Two tokens of `thinking`, then two of content: TTFT would be the end of the thinking, and nobody would know."""
+    thinking = [(100, sglang_chat({"role": "assistant", "content": ""}))]
+    thinking += [(200 + i, sglang_chat({"thinking": "hm"})) for i in range(2)]
+    answer = [(900 + i, sglang_chat({"content": "x"}, "stop" if i else None)) for i in range(2)]
+    decoded = decode(engine, [*thinking, *answer, (999, vllm_usage(15, 4) + DONE)], api="chat", osl=4)
+    assert (decoded.status, decoded.marks) == (Status.OK, ["unknown-field"])
+    # Nothing is missing where the server's own count says so.
+    whole = decode(engine, [*thinking, *answer, (999, vllm_usage(15, 2) + DONE)], api="chat", osl=2)
+    assert (whole.status, whole.marks) == (Status.OK, [])
+
+
+def test_a03_running_counts_time_text_of_an_unknown_name() -> None:
+    events = [
+        vllm_role(0),
+        *(vllm_chat({"thinking": "hm"}, None, i + 1) for i in range(2)),
+        vllm_chat({"content": "x"}, "stop", 3),
+    ]
+    decoded = decode("vllm", [*((100 * i, event) for i, event in enumerate(events)), (999, DONE)], api="chat", osl=3)
+    assert (decoded.status, decoded.marks, decoded.chunk_at_ns.tolist()) == (Status.OK, [], [ms(100), ms(200), ms(300)])
+
+
+def test_a03_text_of_an_unknown_name_is_named_even_where_nothing_is_counted() -> None:
+    decoded = decode("openai", [(1, sglang_chat({"thought": "x"})), (2, sglang_chat({}, "stop")), (3, DONE)], api="chat")
+    assert (decoded.reason, decoded.detail) == (Reason.UNPARSED, "no known field held a token; 'thought' held text")
+
+
+def test_the_arguments_of_a_legacy_function_call_are_tokens() -> None:
+    events = [(i, sglang_chat({"function_call": {"arguments": "{"}})) for i in range(3)]
+    decoded = decode(
+        "openai", [*events, (9, sglang_chat({}, "function_call")), (10, vllm_usage(15, 3) + DONE)], api="chat", osl=3
+    )
+    assert (decoded.status, len(decoded.chunk_at_ns), decoded.answer_at_ns) == (Status.OK, 3, ms(0))
+
+
 def test_a04_running_usage_gives_the_tokens_of_each_event() -> None:
     events = [vllm_text("abcd", "length" if i == 24 else None, 4 * (i + 1)) for i in range(25)]
     script = [(200 + 40 * i, event) for i, event in enumerate(events)]
@@ -559,6 +595,20 @@ def test_half_of_a_surrogate_pair_and_nan_are_let_through() -> None:
     event = b'data: {"choices":[{"index":0,"text":"\\ud83d","logprobs":NaN,"finish_reason":"length"}]}\n\n'
     decoded = decode("vllm", [(1, event), (2, DONE)], osl=1)
     assert (decoded.status, len(decoded.chunk_at_ns)) == (Status.OK, 1)
+
+
+def test_b03_bytes_that_are_no_character_cost_no_answer() -> None:
+    """The standard has such bytes read as U+FFFD; half a character at a server's own cut must not fail a whole request."""
+    event = vllm_text("@", "length", 1).replace(b"@", b"\xe4\xb8")
+    for pieces in ([event], [event[i : i + 1] for i in range(len(event))]):
+        decoded = decode("vllm", [*((1, piece) for piece in pieces), (2, DONE)], osl=1, keep_text=True)
+        assert (decoded.status, len(decoded.chunk_at_ns), decoded.text) == (Status.OK, 1, "\ufffd")
+
+
+def test_what_follows_done_is_no_part_of_the_answer() -> None:
+    script = [(1, vllm_text("a", "length", 1)), (2, DONE), (3, vllm_text("b")), (4, sse({"error": "late"}))]
+    decoded = decode("vllm", script, osl=1)
+    assert (decoded.status, decoded.chunk_at_ns.tolist()) == (Status.OK, [ms(1)])
 
 
 def test_an_event_left_unfinished_is_dropped_and_marked() -> None:

@@ -154,6 +154,7 @@ SCRIPTS: dict[str, Any] = {
     "comments": [Send(stream_head() + chunked(COMMENT, *stream_events(3)))],
     "trailers": [Send(stream_head() + chunked(*stream_events(3), trailers=[("X-Sum", "1")]))],
     "content-length": [Send(head(200, ("Content-Type", "text/event-stream"), ("Content-Length", str(len(BODY)))) + BODY)],
+    "transfer coding": [Send(head(200, ("Transfer-Encoding", "gzip, chunked")) + b"5\r\n"), Pause(20), Close()],
     "http/1.0": [Send(head(200, ("Content-Type", "text/event-stream"), version="1.0") + BODY), Close()],
     "connection: close": [Send(stream_head(200, ("Connection", "close")) + chunked(*stream_events(3))), Close()],
     "100-continue": [Send(b"HTTP/1.1 100 Continue\r\n\r\n" + ok_stream(3))],

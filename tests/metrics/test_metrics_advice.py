@@ -54,6 +54,7 @@ FIRES: list[tuple[str, Run, Run]] = [
     ("INCOMPLETE", run_of(streams(), interrupted="SIGINT"), run_of(streams())),
     ("FAILURES", run_of([*streams(), failed(Reason.RESET, sent=0, index=9)]), run_of(streams())),
     ("UNPARSED", run_of([failed(Reason.UNPARSED, sent=0)]), run_of([failed(Reason.CUT, sent=0)])),
+    ("UNPARSED", run_of([row(0, [1, 2], marks=["unknown-field"])]), run_of([row(0, [1, 2], marks=["retried"])])),
     (
         "CLIENT-LIMITED",
         run_of(streams(), client=health(lateness_p99_ms=10.1)),

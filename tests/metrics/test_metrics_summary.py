@@ -89,6 +89,12 @@ def test_a15_the_tolerance_is_two_percent(prompt: int, is_marked: bool) -> None:
     assert ("isl-mismatch" in summary.marks) is is_marked
 
 
+def test_a15_a_chat_of_shorter_prompts_is_no_template() -> None:
+    """A template only adds: 5,827 counted of 10,000 in every row is no overhead of -4,173."""
+    cut = [row(0, [100.0], index=i, isl=10_000, prompt=5827) for i in range(4)]
+    assert "isl-mismatch" in summarize(run_of(cut, target={"api": "chat"})).marks
+
+
 def test_a16_a_chat_templates_constant_overhead_is_no_mismatch_but_a_changing_one_is() -> None:
     chat = {"api": "chat"}
     constant = [row(0, [100.0], index=i, isl=1024, prompt=1061) for i in range(9)]

@@ -222,7 +222,7 @@ def test_prompts_are_arrays_of_four_bytes_a_token() -> None:
     ],
 )
 def test_impossible_plans_are_refused(text: str, message: str) -> None:
-    with pytest.raises(WorkloadError, match=message):
+    with pytest.raises(WorkloadError, match=f"^mine.toml: .*{message}"):
         plan(text)
 
 

@@ -195,6 +195,8 @@ CLOSED = SIZES + "concurrency = 8\nrequests = 9\n"
         ),
         pytest.param(f"[[lane]]\nname='a'\n{CLOSED}[[lane]]\nname='a'\n{CLOSED}", "lane: two lanes are named 'a'", id="twins"),
         pytest.param("title = 3\n" + CLOSED, "title: 3 is not a text", id="title"),
+        pytest.param('title = "\\u001b[31m"\n' + CLOSED, "title: '\\x1b[31m' has line breaks or control", id="escape"),
+        pytest.param('"\\u001b[31m" = 1\n' + CLOSED, "mine.toml: '\\x1b[31m': unknown key", id="escape in a key"),
         pytest.param(CLOSED + "[sampling]\ntop_p = 2", "sampling.top_p: 2 is above 1", id="top_p"),
         pytest.param(CLOSED + "[sampling]\nignore_eos = 1", "sampling.ignore_eos: 1 is neither true nor false", id="flag"),
         pytest.param(CLOSED + "[prompts]\nmin_id = 5\nmax_id = 9", "prompts.max_id: ids 5..9 are too few", id="few ids"),
