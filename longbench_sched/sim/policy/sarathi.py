@@ -22,9 +22,9 @@ from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
 from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.policy.lacks import lacking
-from longbench_sched.sim.policy.recompute import WATERMARK, decode_all
+from longbench_sched.sim.policy.recompute import decode_all, fill_with_prompts
 from longbench_sched.sim.state import SchedulerState
-from longbench_sched.sim.step import Chunk, Sequence, StepPlan
+from longbench_sched.sim.step import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +98,5 @@ class Sarathi:
         decoding = [sequence for sequence in state.running if not (sequence.is_partial or sequence.n_piped)]
         out = decode_all(plan, ledger, state.running, decoding)
         budget = self.options.token_budget - len(plan.decodes)
-        most = 1 if self.options.batching == "decode-maximal" else self.options.max_num_seqs
-        for sequence in state.running:
-            if sequence.is_partial and sequence not in out and budget > 0 and len(plan.chunks) < most:
-                n = min(sequence.left_to_compute, budget)
-                plan.chunks.append(Chunk(sequence, n, sequence.computed))
-                budget -= n
-        if plan.preempted:
-            return
-        for sequence in state.waiting:
-            if budget <= 0 or len(plan.chunks) >= most or not self._admit(state, plan, ledger, sequence, budget):
-                return
-            budget -= plan.chunks[-1].n_tokens
-
-    def _admit(self, state: SchedulerState, plan: StepPlan, ledger: Ledger, sequence: Sequence, budget: int) -> bool:
-        """Take a waiting sequence with what is left of the budget, if there are a place, its blocks, and 1 % beyond them."""
-        blocks = state.kv.blocks_for(sequence.length)
-        watermark = int(WATERMARK * state.kv.total)
-        if len(state.running) + len(plan.admitted) >= self.options.max_num_seqs or ledger.free - blocks < watermark:
-            return False
-        plan.chunks.append(Chunk(sequence, min(sequence.length, budget), 0))
-        ledger.admit(sequence, 0, blocks)
-        return True
+        max_chunks = 1 if self.options.batching == "decode-maximal" else None
+        fill_with_prompts(state, plan, ledger, out, budget, self.options.max_num_seqs, max_chunks)

@@ -22,9 +22,9 @@ from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.ledger import Ledger
 from longbench_sched.sim.models import KvCacheDtype, Quantization
 from longbench_sched.sim.policy.lacks import lacking
-from longbench_sched.sim.policy.recompute import WATERMARK, decode_all
+from longbench_sched.sim.policy.recompute import admit, decode_all, fill_with_prompts
 from longbench_sched.sim.state import SchedulerState
-from longbench_sched.sim.step import Chunk, Sequence, StepPlan
+from longbench_sched.sim.step import StepPlan
 
 CHUNKED_BEYOND = 32_768  # tokens of context, strictly
 CHUNKED_BUDGET = 2048
@@ -106,7 +106,7 @@ class VllmV0:
     def _prefill_first(self, state: SchedulerState, plan: StepPlan, ledger: Ledger) -> None:
         budget = self.options.max_num_batched_tokens or 0
         for sequence in state.waiting:
-            if sequence.length > budget or not self._admit(state, plan, ledger, sequence, sequence.length):
+            if sequence.length > budget or not admit(state, plan, ledger, sequence, sequence.length, self.options.max_num_seqs):
                 break
             budget -= sequence.length
         if not plan.chunks:
@@ -117,26 +117,4 @@ class VllmV0:
         decoding = [sequence for sequence in state.running if not sequence.is_partial]
         k = self.options.num_speculative_tokens
         out = decode_all(plan, ledger, state.running, decoding[: budget // (1 + k)], k)
-        budget -= plan.n_tokens
-        for sequence in state.running:
-            if sequence.is_partial and sequence not in out and budget > 0:
-                n = min(sequence.left_to_compute, budget)
-                plan.chunks.append(Chunk(sequence, n, sequence.computed))
-                budget -= n
-        if plan.preempted:
-            return
-        for sequence in state.waiting:
-            n = min(sequence.length, budget)
-            if n <= 0 or not self._admit(state, plan, ledger, sequence, n):
-                return
-            budget -= n
-
-    def _admit(self, state: SchedulerState, plan: StepPlan, ledger: Ledger, sequence: Sequence, n: int) -> bool:
-        """Take a waiting sequence with a chunk of `n` tokens, if there are a place, its blocks, and 1 % beyond them."""
-        blocks = state.kv.blocks_for(sequence.length)
-        watermark = int(WATERMARK * state.kv.total)
-        if len(state.running) + len(plan.admitted) >= self.options.max_num_seqs or ledger.free - blocks < watermark:
-            return False
-        plan.chunks.append(Chunk(sequence, n, 0))
-        ledger.admit(sequence, 0, blocks)
-        return True
+        fill_with_prompts(state, plan, ledger, out, budget - plan.n_tokens, self.options.max_num_seqs)
