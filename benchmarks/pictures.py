@@ -96,6 +96,11 @@ PARALLEL: dict[str, tuple[str, tuple[str, ...], Pools | None, str, timeline.View
 }  # fmt: skip
 
 
+def path_of(name: str) -> Path:
+    """Where a picture is stored."""
+    return DOCS / ("parallel" if name in PARALLEL else "policies") / f"{name}.svg"
+
+
 def draw(name: str) -> str:
     """One picture as SVG."""
     engine, flags, pools, load, view, words = PARALLEL[name] if name in PARALLEL else _alone(name)
@@ -117,9 +122,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[[], *PICTURES, *PARALLEL], default=[])
     playable = [name for name, (engine, _, _) in PICTURES.items() if engine in OPTIONS]
     for name in parser.parse_args().names or [*playable, *PARALLEL]:
-        path = DOCS / ("parallel" if name in PARALLEL else "policies") / f"{name}.svg"
+        path = path_of(name)
         path.parent.mkdir(exist_ok=True)
-        path.write_text(draw(name))
+        path.write_text(draw(name), "utf-8")
         print(f"{path.relative_to(DOCS.parent)}  {path.stat().st_size // 1000} kB")
     return 0
 

@@ -1,6 +1,6 @@
 """Preemption by recompute: who needs a block and finds none takes them from the last in line.
 
-Shared by the schedulers that admit a prompt when all its blocks are free and let decodes grow block by block (vLLM V0, Sarathi).
+Shared by the schedulers that admit a prompt when all its blocks are free and let decodes grow block by block: vLLM V0, Sarathi.
 """
 
 from __future__ import annotations
