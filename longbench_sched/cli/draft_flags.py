@@ -24,6 +24,14 @@ DraftWindow = Annotated[
     int | None,
     typer.Option("--draft-window", help="Tokens of history that the drafter sees, 2048. Default: all.", rich_help_panel=DRAFT),
 ]
+DraftLayerShare = Annotated[
+    float | None,
+    typer.Option(
+        "--draft-layer-share",
+        help="Share of the target's layers with which self drafts, 0 to 1. Default: 0.5.",
+        rich_help_panel=DRAFT,
+    ),
+]
 AcceptanceRate = Annotated[
     float | None,
     typer.Option("--acceptance-rate", help="How often a draft is right, 0 to 1. Default: the method's.", rich_help_panel=DRAFT),
@@ -42,11 +50,12 @@ def draft_words(
     draft_method: str | None,
     draft_model: str | None,
     draft_window: int | None,
+    draft_layer_share: float | None,
     acceptance_rate: float | None,
     acceptance_length: str | None,
 ) -> dict[str, str]:
     """What was given, as words by the names of `DRAFT_KNOBS`."""
     from longbench_sched.sim.draft_knobs import DRAFT_KNOBS
 
-    given = (draft_method, draft_model, draft_window, acceptance_rate, acceptance_length)
+    given = (draft_method, draft_model, draft_window, draft_layer_share, acceptance_rate, acceptance_length)
     return {knob: str(value) for knob, value in zip(DRAFT_KNOBS, given, strict=True) if value is not None}

@@ -58,6 +58,7 @@ def serve(
     draft_method: draft_flags.DraftMethod = None,
     draft_model: draft_flags.DraftModel = None,
     draft_window: draft_flags.DraftWindow = None,
+    draft_layer_share: draft_flags.DraftLayerShare = None,
     acceptance_rate: draft_flags.AcceptanceRate = None,
     acceptance_length: draft_flags.AcceptanceLength = None,
     fault: Annotated[
@@ -89,7 +90,9 @@ def serve(
 
         die_with_parent(dies_with_parent)
     shape, options = read_model(model), read_flags(engine, context.args)
-    words = draft_flags.draft_words(draft_method, draft_model, draft_window, acceptance_rate, acceptance_length)
+    words = draft_flags.draft_words(
+        draft_method, draft_model, draft_window, draft_layer_share, acceptance_rate, acceptance_length
+    )
     wish = read_drafts(words, read_model)
     check_drafts(wish, options)
     run_server(

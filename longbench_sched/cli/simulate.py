@@ -67,6 +67,7 @@ def simulate(
     draft_method: draft_flags.DraftMethod = None,
     draft_model: draft_flags.DraftModel = None,
     draft_window: draft_flags.DraftWindow = None,
+    draft_layer_share: draft_flags.DraftLayerShare = None,
     acceptance_rate: draft_flags.AcceptanceRate = None,
     acceptance_length: draft_flags.AcceptanceLength = None,
     disaggregation: Annotated[
@@ -158,7 +159,9 @@ def simulate(
         flags=tuple(context.args),
         calibration=None if calibration is None else read_calibration(calibration),
         read_model=read_model,
-        drafts=draft_flags.draft_words(draft_method, draft_model, draft_window, acceptance_rate, acceptance_length),
+        drafts=draft_flags.draft_words(
+            draft_method, draft_model, draft_window, draft_layer_share, acceptance_rate, acceptance_length
+        ),
         pools={knob: str(value) for knob, value in zip(POOL_KNOBS, given_pools, strict=True) if value is not None},
     )
     if trace is not None and sweep:

@@ -10,7 +10,14 @@ from longbench_sched.sim.engine import EngineOptions
 from longbench_sched.sim.models import Model, find_model
 from longbench_sched.sim.speculation import Wish
 
-DRAFT_KNOBS = ("draft_method", "draft_model", "draft_window", "acceptance_rate", "acceptance_length")
+DRAFT_KNOBS = (
+    "draft_method",
+    "draft_model",
+    "draft_window",
+    "draft_layer_share",
+    "acceptance_rate",
+    "acceptance_length",
+)
 
 
 def draft_flag(knob: str) -> str:
@@ -20,12 +27,15 @@ def draft_flag(knob: str) -> str:
 
 def read_drafts(words: Mapping[str, str], read_model: Callable[[str], Model] = find_model) -> Wish:
     """A wish from words by the names of `DRAFT_KNOBS`. Raises UsageError."""
-    model, window, rate = (words.get(knob) for knob in ("draft_model", "draft_window", "acceptance_rate"))
+    model, window, layers, rate = (
+        words.get(knob) for knob in ("draft_model", "draft_window", "draft_layer_share", "acceptance_rate")
+    )
     return Wish(
         method=words.get("draft_method", "").casefold(),
         draft_model=None if model is None else read_model(model),
         draft_window=None if window is None else count(window, draft_flag("draft_window")),
-        alpha=None if rate is None else _rate(rate),
+        layer_share=None if layers is None else _share(layers, "draft_layer_share"),
+        alpha=None if rate is None else _share(rate, "acceptance_rate"),
         lengths=tuple(map(_length, words["acceptance_length"].split(","))) if "acceptance_length" in words else (),
     )
 
@@ -39,11 +49,11 @@ def check_drafts(wish: Wish, options: EngineOptions) -> None:
         )
 
 
-def _rate(text: str) -> float:
+def _share(text: str, knob: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"--acceptance-rate {text!r} is not a number. Give a share from 0 to 1.") from None
+        raise UsageError(f"{draft_flag(knob)} {text!r} is not a number. Give a share from 0 to 1.") from None
 
 
 def _length(text: str) -> tuple[int, float]:

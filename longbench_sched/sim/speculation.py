@@ -17,6 +17,8 @@ from longbench_sched.sim.acceptance import Acceptance, Chain, ConstantRate, Cont
 from longbench_sched.sim.hardware import lookup
 from longbench_sched.sim.models import Model
 
+SELF_ALPHA = 0.8  # of drafts by half of the layers
+
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
@@ -80,7 +82,7 @@ class Wish:
     alpha: float | None = None  # a constant acceptance probability
     lengths: tuple[tuple[int, float], ...] = ()  # or measured: (context, tokens a step with `n_drafts` drafts), contexts rising
     acceptance: Acceptance | None = None  # anything else
-    layer_share: float = 0.5  # of the target's layers, in self-speculation
+    layer_share: float | None = None  # of the target's layers, in self-speculation
 
 
 def _draft_model(target: Model, wish: Wish) -> Speculator:
@@ -161,9 +163,14 @@ def _mtp(target: Model, wish: Wish) -> Speculator:
 def _self(target: Model, wish: Wish) -> Speculator:
     """A subset of the target's own layers drafts: no weights and no cache of its own."""
     k = wish.n_drafts or 4
-    share = wish.layer_share
+    share = 0.5 if wish.layer_share is None else wish.layer_share
     if not 0 < share < 1:
-        raise UsageError(f"the share of layers that draft is {share}; it lies between 0 and 1.")
+        raise UsageError(f"the share of layers that draft is {share:g}; it lies between 0 and 1.")
+    if wish.layer_share is not None and _acceptance(wish, k) is None:
+        raise UsageError(
+            f"how often drafts by {share:g} of the layers hold is not known: the {SELF_ALPHA:g} that is assumed is for half of "
+            "them.\n  Give --acceptance-rate or --acceptance-length beside --draft-layer-share."
+        )
     drafter = Drafter(
         passes=k,
         read_weights=int(share * target.linear_weights()) + target.hidden * target.vocab,
@@ -171,7 +178,9 @@ def _self(target: Model, wish: Wish) -> Speculator:
         read_kv_bytes_per_token=share * target.kv_bytes_per_token(),
         window=wish.draft_window,
     )
-    return _chain("self", k, drafter, wish, 0.8, "Draft & Verify 2023, LayerSkip 2024: about half the layers; alpha assumed")
+    return _chain(
+        "self", k, drafter, wish, SELF_ALPHA, "Draft & Verify 2023, LayerSkip 2024: about half the layers; alpha assumed"
+    )
 
 
 def _cascade(target: Model, wish: Wish) -> Speculator:
@@ -211,6 +220,8 @@ def find_speculator(method: str, target: Model, wish: Wish | None = None) -> Spe
     found = make(target, wish)
     if wish.draft_window is not None and not found.drafter.layers:
         raise UsageError(f"{method} drafts without attention: it has no window.\n  Leave --draft-window out.")
+    if wish.layer_share is not None and method != "self":
+        raise UsageError(f"{method} does not draft with the target's layers.\n  Leave --draft-layer-share out, or choose self.")
     return replace(found, given=_given(wish))
 
 
@@ -219,6 +230,7 @@ def _given(wish: Wish) -> tuple[str, ...]:
     named = (
         ("draft model", wish.draft_model and wish.draft_model.name),
         ("window", wish.draft_window),
+        ("layer share", None if wish.layer_share is None else f"{wish.layer_share:g}"),
         ("acceptance", None if wish.alpha is None else f"{wish.alpha:g}"),
         ("acceptance length", lengths),
     )

@@ -51,6 +51,33 @@ def test_the_method_is_a_knob_of_a_sweep(workload: str, tmp_path: Path) -> None:
     assert {run.meta.engine_facts["drafter"] for run in runs} == {"eagle3", "eagle3.1, claimed maximum"}
 
 
+def test_the_share_of_layers_that_draft_is_a_flag_and_needs_an_acceptance(
+    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        "--engine",
+        "sglang",
+        "--speculative-algorithm",
+        "STANDALONE",
+        "--draft-method",
+        "self",
+        "--output-dir",
+        str(tmp_path),
+    ]
+    assert main(["simulate", workload, *flags, "--acceptance-rate", "0.6"]) == 0
+    assert main(["simulate", workload, *flags, "--acceptance-rate", "0.6", "--draft-layer-share", "0.25"]) == 0
+    runs = [read_run(path) for path in sorted(tmp_path.glob("*.parquet"))]
+    assert {run.meta.engine_facts["drafter"] for run in runs} == {
+        "self, acceptance 0.6",
+        "self, layer share 0.25, acceptance 0.6",
+    }
+    half, quarter = sorted(runs, key=lambda run: len(run.meta.engine_facts["drafter"]))
+    assert quarter.meta.measured_to_ns - quarter.meta.measured_from_ns < half.meta.measured_to_ns - half.meta.measured_from_ns
+    capsys.readouterr()
+    assert main(["simulate", workload, *flags, "--draft-layer-share", "0.25"]) == 2
+    assert "Give --acceptance-rate or --acceptance-length beside" in " ".join(capsys.readouterr().err.split())
+
+
 def test_drafts_of_a_simulated_target_are_knobs_like_its_flags(workload: str, tmp_path: Path) -> None:
     target = "a=simulated,engine=trtllm,set.enable_chunked_prefill=true,set.num_speculative_tokens=3,set.draft_method=self"
     assert main(["run", workload, "--target", target, "--num-runs", "1", "--output-dir", str(tmp_path / "r")]) == 0

@@ -179,6 +179,8 @@ def test_a_run_says_what_its_drafts_are_played_as_and_what_is_only_claimed() -> 
     assert "claimed maximum" in claimed["speculator"]["source"]  # type: ignore[index]
     measured = draft_facts(speculator(play("sglang", flags, "eagle3.1", alpha=0.6, draft_window=2048)))
     assert measured["drafter"] == "eagle3.1, window 2048, acceptance 0.6", "nothing is claimed where it was given"
+    layers = draft_facts(speculator(play("trtllm", ("--num-speculative-tokens=3",), "self", alpha=0.6, layer_share=0.3)))
+    assert layers["drafter"] == "self, layer share 0.3, acceptance 0.6"
     table = draft_facts(speculator(play("sglang", flags, "", lengths=((2048, 3.1), (32768, 1.8)))))
     assert table["drafter"] == "eagle3, acceptance length 3.1@2048 1.8@32768"
     model = draft_facts(speculator(play("trtllm", ("--num-speculative-tokens=3",), "cascade")))
@@ -202,8 +204,10 @@ def test_words_become_a_wish() -> None:
     words = {"draft_method": "Eagle3.1", "draft_window": "2Ki", "acceptance_rate": "0.5"}
     assert read_drafts(words) == Wish(method="eagle3.1", draft_window=2048, alpha=0.5)
     assert read_drafts({"acceptance_length": "2Ki:3.1,32Ki:1.8"}) == Wish(lengths=((2048, 3.1), (32768, 1.8)))
+    assert read_drafts({"draft_layer_share": "0.3", "acceptance_rate": "0.6"}) == Wish(layer_share=0.3, alpha=0.6)
     assert read_drafts({"draft_model": "Qwen3-8B"}).draft_model == MODELS["Qwen3-8B"]
-    with pytest.raises(UsageError, match="not a number"):
-        read_drafts({"acceptance_rate": "often"})
+    for knob in ("acceptance_rate", "draft_layer_share"):
+        with pytest.raises(UsageError, match=f"--{knob.replace('_', '-')} 'often' is not a number"):
+            read_drafts({knob: "often"})
     with pytest.raises(UsageError, match=r"--draft-method, .* nothing turns it on"):
         check_drafts(Wish(method="self"), read_flags("vllm", ()))

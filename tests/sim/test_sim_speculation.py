@@ -75,7 +75,7 @@ def test_c20_eagle_is_a_head_of_its_own_and_self_speculation_borrows_the_targets
     assert own.own_weights == 0 == own.kv_bytes_per_token
     assert own.drafter.read_weights == pytest.approx(LLAMA.linear_weights() / 2 + HEAD, rel=1e-6)
     assert own.drafter.layers == 16
-    assert speculator("self", layer_share=0.25).drafter.layers == 8
+    assert speculator("self", layer_share=0.25, alpha=0.6).drafter.layers == 8
 
 
 def test_eagle2_chooses_its_tree_by_confidence() -> None:
@@ -187,6 +187,8 @@ def test_an_acceptance_of_ones_own_takes_the_place_of_a_methods() -> None:
         pytest.param("eagle3", Wish(draft_window=0), "draft window is 0", id="no window"),
         pytest.param("eagle3", Wish(alpha=1.5), "is a probability", id="no probability"),
         pytest.param("self", Wish(layer_share=1.0), "between 0 and 1", id="all layers"),
+        pytest.param("self", Wish(layer_share=0.3), "by 0.3 of the layers hold is not known", id="a share nothing is known of"),
+        pytest.param("eagle3", Wish(layer_share=0.3, alpha=0.6), "does not draft with the target's layers", id="a head"),
     ],
 )
 def test_a_wish_that_cannot_be_fulfilled_is_refused(method: str, wish: Wish, words: str) -> None:
