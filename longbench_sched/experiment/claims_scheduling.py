@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from longbench_sched.experiment.claims import Answer, Cell, Claim, Finding, Grid
+from longbench_sched.sim.bill import StepLoad
 from longbench_sched.sim.calibration import Calibration
-from longbench_sched.sim.cost import Parallel, StepCost, StepLoad
+from longbench_sched.sim.cost import Parallel, StepCost
 from longbench_sched.sim.engine import Engine, build_engine
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.hardware import GPUS

@@ -16,7 +16,8 @@ from longbench_sched.sim.acceptance import (
     expected_tokens,
     speedup,
 )
-from longbench_sched.sim.cost import StepCost, StepLoad
+from longbench_sched.sim.bill import StepLoad
+from longbench_sched.sim.cost import StepCost
 from longbench_sched.sim.hardware import GPUS
 from longbench_sched.sim.models import MODELS, Gqa, Model
 from longbench_sched.sim.speculation import Speculator, Wish, find_speculator

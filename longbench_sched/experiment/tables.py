@@ -8,7 +8,8 @@ from longbench_sched.experiment.claims import Cell, Grid
 from longbench_sched.experiment.claims_parallel import pd_grid
 from longbench_sched.experiment.claims_scheduling import H200, QWEN, build, stalls, wasted_slots_grid
 from longbench_sched.experiment.claims_speculation import speculation_by_context
-from longbench_sched.sim.cost import StepCost, StepLoad
+from longbench_sched.sim.bill import StepLoad
+from longbench_sched.sim.cost import StepCost
 from longbench_sched.sim.replay import Arrival, replay
 
 

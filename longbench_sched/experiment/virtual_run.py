@@ -21,8 +21,8 @@ from longbench_sched.load.execute import Progress
 from longbench_sched.plan import Plan
 from longbench_sched.record import StreamRecord
 from longbench_sched.run import ClientHealth, RecordColumns, Run, RunMeta, plan_facts
+from longbench_sched.sim.calibration import Calibration
 from longbench_sched.sim.clock import VirtualClock, VirtualLoop, run_virtually
-from longbench_sched.sim.cost import Calibration
 from longbench_sched.sim.deployment import AnyEngine, deploy
 from longbench_sched.sim.disaggregation import DisaggregatedEngine
 from longbench_sched.sim.drafting import build_speculating, draft_facts

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from longbench_sched.errors import UsageError
+from longbench_sched.sim.calibration import Calibration
 from longbench_sched.sim.content import Content
-from longbench_sched.sim.cost import Calibration, Parallel, StepCost
+from longbench_sched.sim.cost import Parallel, StepCost
 from longbench_sched.sim.hardware import Gpu
 from longbench_sched.sim.kv_blocks import KvBlocks
 from longbench_sched.sim.layout import Layout, layout_of

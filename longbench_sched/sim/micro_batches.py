@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from longbench_sched.errors import UsageError
-from longbench_sched.sim.cost import StepBill, StepCost, load_of
+from longbench_sched.sim.bill import StepBill, load_of
+from longbench_sched.sim.cost import StepCost
 from longbench_sched.sim.engine import Engine, Glide, vllm_state
 from longbench_sched.sim.pipeline import DynamicChunking, Pipeline, chunk_price, fit_quadratic, hand_off_s_per_token
 from longbench_sched.sim.policy.sarathi import FastgenOptions

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longbench_sched.sim.cost import StepCost, StepLoad
+from longbench_sched.sim.bill import StepLoad
+from longbench_sched.sim.cost import StepCost
 
 ALIGN_TOKENS = 64  # dynamic chunks are rounded down to the page size, but to 64 at least
 FIT_SAMPLES = 128

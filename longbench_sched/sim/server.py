@@ -28,8 +28,8 @@ import orjson
 from longbench_sched.errors import UsageError
 from longbench_sched.sim import http1
 from longbench_sched.sim.alarm import Alarm
+from longbench_sched.sim.calibration import Calibration
 from longbench_sched.sim.connection import Connection, Exchange
-from longbench_sched.sim.cost import Calibration
 from longbench_sched.sim.drafting import build_speculating, draft_facts
 from longbench_sched.sim.engine import OPTIONS, PLAYED, Engine, EngineOptions
 from longbench_sched.sim.faults import Fault, FaultPlan, FaultyWire

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from longbench_sched.sim.cost import StepBill
+from longbench_sched.sim.bill import StepBill
 from longbench_sched.sim.deployment import AnyEngine
 from longbench_sched.sim.disaggregation import DisaggregatedEngine
 from longbench_sched.sim.engine import Engine

@@ -15,7 +15,8 @@ from longbench_sched.experiment.virtual_run import Origin, Setting, Simulated, m
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.report import headline
 from longbench_sched.run import Run
-from longbench_sched.sim.cost import Calibration, StepCost
+from longbench_sched.sim.calibration import Calibration
+from longbench_sched.sim.cost import StepCost
 from longbench_sched.sim.engine import PLAYED
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.hardware import find_gpu

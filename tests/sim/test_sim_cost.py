@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longbench_sched.errors import UsageError
+from longbench_sched.sim.bill import StepLoad, load_of
 from longbench_sched.sim.calibration import CALIBRATIONS, Calibration
-from longbench_sched.sim.cost import Parallel, StepCost, StepLoad, load_of
+from longbench_sched.sim.cost import Parallel, StepCost
 from longbench_sched.sim.hardware import GPUS, Gpu, find_gpu
 from longbench_sched.sim.models import MODELS, Experts, find_model, quantized
 from longbench_sched.sim.speculation import find_speculator

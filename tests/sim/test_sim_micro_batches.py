@@ -292,7 +292,7 @@ def test_the_head_is_the_last_stages_and_a_token_passes_all() -> None:
 
 
 def _decode_load(n: int, context: int):
-    from longbench_sched.sim.cost import StepLoad
+    from longbench_sched.sim.bill import StepLoad
 
     return StepLoad(n_decodes=n, decode_tokens=n, decode_context=context)
 

@@ -10,7 +10,8 @@ import pytest
 
 from longbench_sched.errors import UsageError
 from longbench_sched.sim.acceptance import Chain, ContextRate, Tree
-from longbench_sched.sim.cost import StepCost, StepLoad
+from longbench_sched.sim.bill import StepLoad
+from longbench_sched.sim.cost import StepCost
 from longbench_sched.sim.hardware import GPUS
 from longbench_sched.sim.models import MODELS, Gqa, Model
 from longbench_sched.sim.speculation import METHODS, Speculator, Wish, find_speculator
