@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from longbench_sched.compare.delta import Delta, holm, judge, measure, with_intervals_inside
 from longbench_sched.compare.difference import FactDifference, differing_facts
 from longbench_sched.compare.figure import DEFAULT, Figure, find_figure
-from longbench_sched.compare.frontier import Frontier, find_frontier
+from longbench_sched.compare.frontier import Frontier, find_frontier, objectives_of
 from longbench_sched.compare.parity import Disparity, find_disparities
 from longbench_sched.compare.point import RunPoint, common_window
 from longbench_sched.compare.ranking import Ranking, rank
-from longbench_sched.compare.trend import Trend, find_trends
+from longbench_sched.compare.together import Together, share_blocks, stand_together
+from longbench_sched.compare.trend import Trend, find_setting_trends, find_trends
 from longbench_sched.errors import NotComparableError
 
 
@@ -61,6 +62,11 @@ class Match:
         """Whether anything may be called better or worse here."""
         return all(disparity.consequence not in ("refuse", "rank") for disparity in self.disparities)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether there is nothing to be compared."""
+        return any(disparity.consequence == "refuse" for disparity in self.disparities)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -74,6 +80,7 @@ class Comparison:
     frontiers: tuple[Frontier, ...]
     trends: tuple[Trend, ...]
     notes: tuple[str, ...] = ()
+    refused: tuple[Match, ...] = ()  # candidates under loads where they are not like with like: none of their figures is shown
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -83,7 +90,7 @@ class Comparison:
     @property
     def is_comparable(self) -> bool:
         """Whether every match may be judged."""
-        return all(match.is_ranked for match in self.matches)
+        return not self.refused and all(match.is_ranked for match in self.matches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,10 @@ class Wish:
 
 
 def compare(base: Side, candidates: Sequence[Side], wish: Wish | None = None) -> Comparison:
-    """Compare. Raises NotComparableError that names why, unless `wish.anyway`."""
+    """Compare. What is refused is left out and named, so that one side that failed costs no other.
+
+    Raises NotComparableError that names why, if nothing is left; `wish.anyway` leaves nothing out.
+    """
     wish = wish or Wish()
     figures = [find_figure(key) for key in wish.figures]
     matches = [
@@ -108,19 +118,28 @@ def compare(base: Side, candidates: Sequence[Side], wish: Wish | None = None) ->
     ]
     if not matches:
         raise NotComparableError(_no_common_load(base, candidates))
-    _refuse(matches, wish.anyway)
-    corrected = correct(matches)
-    sides = (base, *candidates)
-    ranked = _ranked_cells(corrected)
+    refused = [] if wish.anyway else [match for match in matches if match.is_refused]
+    if len(refused) == len(matches):
+        raise NotComparableError(_refusal(refused[0]))
+    corrected = correct([match for match in matches if wish.anyway or not match.is_refused])
+    standing = {
+        cell: stand_together(_points(base, candidates, here), wish.window) for cell, here in _ranked_cells(corrected).items()
+    }
+    ranked = {cell: together for cell, together in standing.items() if together.barrier is None}
+    frontiers = [
+        find_frontier(cell, together.window, together.points, objectives_of(together.spoils))
+        for cell, together in ranked.items()
+    ]
     return Comparison(
         base=base,
         candidates=tuple(candidates),
-        facts=differing_facts([side.points for side in sides]),
+        facts=differing_facts([side.points for side in (base, *candidates)]),
         matches=tuple(corrected),
-        rankings=tuple(_rankings(sides, ranked, figures)) if len(sides) > 2 else (),
-        frontiers=tuple(find_frontier(cell, matches[0].window, _points(sides, cell)) for cell, matches in ranked.items()),
-        trends=tuple(find_trends(base, candidates, corrected)),
-        notes=tuple(_notes(base, candidates)),
+        rankings=tuple(ranking for cell, together in ranked.items() for ranking in _rankings(cell, together, figures)),
+        frontiers=tuple(frontiers),
+        trends=(*find_trends(base, candidates, corrected), *find_setting_trends(base, frontiers, corrected)),
+        notes=(*_notes(base, candidates), *_barrier_notes(standing)),
+        refused=tuple(refused),
     )
 
 
@@ -157,11 +176,8 @@ def pair_blocks(
 
     With shared blocks, runs of other blocks are left out: they have no partner that saw the same moment.
     """
-    ours, theirs = ({(p.experiment, p.block): p for p in points if p.block is not None} for points in (base, candidate))
-    shared = [key for key in ours if key in theirs and ours[key].schedule == theirs[key].schedule]
-    if len(shared) < 2:
-        return tuple(base), tuple(candidate), False
-    return tuple(ours[key] for key in shared), tuple(theirs[key] for key in shared), True
+    shared = share_blocks([base, candidate])
+    return (tuple(base), tuple(candidate), False) if shared is None else (shared[0], shared[1], True)
 
 
 def _delta(
@@ -212,16 +228,12 @@ def correct(matches: Sequence[Match]) -> list[Match]:
     return corrected
 
 
-def _refuse(matches: Sequence[Match], anyway: bool) -> None:
-    if anyway:
-        return
-    for match in matches:
-        for disparity in match.disparities:
-            if disparity.consequence == "refuse":
-                raise NotComparableError(
-                    f"{match.candidate} cannot be compared with the base ({disparity.id}). {disparity.text}\n"
-                    f"{disparity.next_step} --anyway shows the numbers without judging them."
-                )
+def _refusal(match: Match) -> str:
+    disparity = next(disparity for disparity in match.disparities if disparity.consequence == "refuse")
+    return (
+        f"{match.candidate} cannot be compared with the base ({disparity.id}). {disparity.text}\n"
+        f"{disparity.next_step} --anyway shows the numbers without judging them."
+    )
 
 
 def _no_common_load(base: Side, candidates: Sequence[Side]) -> str:
@@ -240,22 +252,42 @@ def _ranked_cells(matches: Sequence[Match]) -> dict[str, list[Match]]:
     return {cell: here for cell, here in cells.items() if all(match.is_ranked for match in here)}
 
 
-def _points(sides: Sequence[Side], cell: str) -> dict[str, tuple[RunPoint, ...]]:
-    return {side.name: points for side in sides if (points := side.within(cell))}
+def _points(base: Side, candidates: Sequence[Side], matches: Sequence[Match]) -> dict[str, tuple[RunPoint, ...]]:
+    """The runs of the base and of the candidates that these matches, of one load, are about."""
+    names, cell = {match.candidate for match in matches}, matches[0].cell
+    return {side.name: side.within(cell) for side in (base, *candidates) if side is base or side.name in names}
 
 
-def _rankings(sides: Sequence[Side], cells: Mapping[str, Sequence[Match]], figures: Sequence[Figure]) -> list[Ranking]:
-    rankings = []
-    for cell, here in cells.items():
-        skipped = {delta.figure.key for match in here for delta in match.deltas if delta.call == "not comparable"}
-        chosen = [figure for figure in figures if figure.key not in skipped]
-        rankings += rank(cell, here[0].window, _points(sides, cell), chosen)
-    return rankings
+def _rankings(cell: str, together: Together, figures: Sequence[Figure]) -> list[Ranking]:
+    """One a figure that is comparable on all sides; none of only two, since that is the match itself."""
+    if len(together.points) < 3:
+        return []
+    return rank(cell, together.window, together.points, [figure for figure in figures if not together.spoils(figure)])
+
+
+def _barrier_notes(standing: Mapping[str, Together]) -> list[str]:
+    """Why candidates that may each be held against the base are not ranked."""
+    return [
+        f"{cell}: nothing is ranked, since {one} and {other} are not like with like ({disparity.id}). {disparity.text}"
+        for cell, together in standing.items()
+        if together.barrier is not None
+        for one, other, disparity in [together.barrier]
+    ]
+
+
+def same_runs_notes(base: Side, candidate: Side) -> list[str]:
+    """That runs are held against themselves: a script that measured nothing looks like a build that changed nothing."""
+    both = {point.run_id for point in base.points} & {point.run_id for point in candidate.points}
+    n = len(both)
+    if not n:
+        return []
+    return [f"{candidate.name}: {n} of its {len(candidate.points)} runs stand{'s' * (n == 1)} on the base's side as well."]
 
 
 def _notes(base: Side, candidates: Sequence[Side]) -> list[str]:
     notes = []
     for side in candidates:
+        notes += same_runs_notes(base, side)
         for cell in base.cells():
             ours, theirs = base.within(cell), side.within(cell)
             if not theirs:

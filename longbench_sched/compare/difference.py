@@ -12,7 +12,7 @@ from longbench_sched.compare.point import RunPoint
 
 UNKNOWN = "not told"
 # Measured, not set: how often a cache was hit is in the numbers, where the client ran in the marks.
-_NOT_SETTINGS = frozenset({"prefix_hit_tokens", "template_overhead", "time_scale", "simulated"})
+NOT_SETTINGS = frozenset({"prefix_hit_tokens", "template_overhead", "time_scale", "simulated"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def differing_facts(sides: Sequence[Sequence[RunPoint]]) -> tuple[FactDifference
     names = list(dict.fromkeys(name for side in sides for point in side for name in ("engine", *point.facts)))
     found = []
     for name in names:
-        if name in _NOT_SETTINGS:
+        if name in NOT_SETTINGS:
             continue
         values = tuple(_say(name, side) for side in sides)
         if len(set(values)) > 1:

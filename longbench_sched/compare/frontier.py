@@ -8,15 +8,19 @@ ranking.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from longbench_sched.compare.figure import find_figure
+from longbench_sched.compare.difference import NOT_SETTINGS
+from longbench_sched.compare.figure import Figure, find_figure
 from longbench_sched.compare.point import RunPoint
 
 OBJECTIVES = ("ttft_p50", "itl_p99", "total_throughput")
+_INSTEAD = {"itl_p99": "tpot_p99"}  # where sides pack tokens into events in other ways
 COST_FIGURE = "total_throughput"
 _S_PER_HOUR = 3600.0
+# What an engine works out for itself, from the memory that is left: a larger chunk leaves less of it for KV.
+_FOLLOWS = (frozenset({"kv_tokens", "kv_capacity_tokens"}), frozenset({"kv_tokens", "kv_capacity_tokens", "memory_fraction"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Standing:
 
     name: str
     setting: float | None  # value of the fact that alone differs, if there is one such
-    values: tuple[float | None, ...]  # in the order of OBJECTIVES
+    values: tuple[float | None, ...]  # in the order of the frontier's objectives
     dominated_by: tuple[str, ...]
     gpus: int | None
     per_gpu: float | None  # tok/s
@@ -45,12 +49,21 @@ class Frontier:
     window: str
     setting: str | None  # the fact that alone differs between the sides, and is a number: token_budget, ...
     standings: tuple[Standing, ...]
+    objectives: tuple[str, ...] = OBJECTIVES
+    points: Mapping[str, Sequence[RunPoint]] = field(default_factory=dict)  # the runs that it is of, by side
 
 
-def find_frontier(cell: str, window: str, sides: Mapping[str, Sequence[RunPoint]]) -> Frontier:
+def objectives_of(spoils: Callable[[Figure], bool]) -> tuple[str, ...]:
+    """The objectives, TPOT in the place of ITL where ITL is not comparable."""
+    return tuple(_INSTEAD.get(key, key) if spoils(find_figure(key)) else key for key in OBJECTIVES)
+
+
+def find_frontier(
+    cell: str, window: str, sides: Mapping[str, Sequence[RunPoint]], objectives: tuple[str, ...] = OBJECTIVES
+) -> Frontier:
     """The standings of all sides; objectives are geometric means over the runs."""
-    values = {name: tuple(centre(points, key, window) for key in OBJECTIVES) for name, points in sides.items()}
-    lower = [find_figure(key).better == "lower" for key in OBJECTIVES]
+    values = {name: tuple(centre(points, key, window) for key in objectives) for name, points in sides.items()}
+    lower = [find_figure(key).better == "lower" for key in objectives]
     setting = single_setting(list(sides.values()))
     standings = [
         Standing(
@@ -66,7 +79,7 @@ def find_frontier(cell: str, window: str, sides: Mapping[str, Sequence[RunPoint]
     ]
     if setting is not None:
         standings.sort(key=lambda standing: standing.setting or 0.0)
-    return Frontier(cell, window, setting, tuple(standings))
+    return Frontier(cell, window, setting, tuple(standings), objectives, sides)
 
 
 def dominates(one: Sequence[float | None], other: Sequence[float | None], lower_is_better: Sequence[bool]) -> bool:
@@ -90,19 +103,23 @@ def per_dollar(tokens_per_s: float | None, dollars_per_hour: float | None) -> fl
 
 
 def single_setting(sides: Sequence[Sequence[RunPoint]]) -> str | None:
-    """The one numeric fact that differs between all sides, with everything else equal: what a sweep swept."""
+    """The one numeric fact that differs between all sides, with everything else equal or following: what a sweep swept."""
     if len({point.engine for points in sides for point in points}) > 1:
         return None
     facts = [points[0].facts for points in sides]
-    names = {name for fact in facts for name in fact}
-    differing = [name for name in names if len({str(fact.get(name)) for fact in facts}) > 1]
-    if len(differing) != 1:
-        return None
-    found = [fact.get(differing[0]) for fact in facts]
-    is_sweep = len(set(map(str, found))) == len(found) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in found
-    )
-    return differing[0] if is_sweep else None
+    names = {name for fact in facts for name in fact} - NOT_SETTINGS
+    differing = {name for name in names if len({str(fact.get(name)) for fact in facts}) > 1}
+    for follows in _FOLLOWS:
+        if len(differing - follows) == 1:
+            (name,) = differing - follows
+            return name if _is_swept([fact.get(name) for fact in facts]) else None
+    return None
+
+
+def _is_swept(values: Sequence[object]) -> bool:
+    """Whether these are numbers, each another."""
+    are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return are_numbers and len(set(map(str, values))) == len(values)
 
 
 def centre(points: Sequence[RunPoint], key: str, window: str) -> float | None:

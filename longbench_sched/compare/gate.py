@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from longbench_sched.compare.comparison import Match, Side, match_sides
+from longbench_sched.compare.comparison import Match, Side, match_sides, same_runs_notes
 from longbench_sched.compare.delta import ALPHA, Delta, Estimate, holm
 from longbench_sched.compare.difference import FactDifference, differing_facts
 from longbench_sched.compare.figure import ERROR_RATE, Figure
@@ -258,7 +258,8 @@ def _with_floor(finding: Finding, match: Match, noise: Sequence[RunPoint]) -> Fi
 
 
 def _notes(base: Side, candidate: Side, policy: Policy, findings: Sequence[Finding]) -> list[str]:
-    notes = [f"{cell} was not measured on the base's side." for cell in candidate.cells() if not base.within(cell)]
+    notes = same_runs_notes(base, candidate)
+    notes += [f"{cell} was not measured on the base's side." for cell in candidate.cells() if not base.within(cell)]
     unused = [rule for rule in policy.rules if not any(finding.rule is rule for finding in findings)]
     return [*notes, *(f"No load of these runs is covered by the rule on {rule.figure.key}." for rule in unused)]
 

@@ -208,6 +208,51 @@ def _spoiled(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Dispari
     )
 
 
+def _clock_scales(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
+    # In virtual time there is no client whose share a factor could change.
+    ours, theirs = (
+        {p.time_scale for p in points if p.time_scale is not None and not p.is_virtual} for points in (base, candidate)
+    )
+    if not ours or not theirs or ours == theirs:
+        return None
+    return Disparity(
+        "clock-scales-differ",
+        "rank",
+        f"The engines' clocks ran x{_scales(ours)} and x{_scales(theirs)}: what the client and the network take is multiplied "
+        "with the rest, by another factor on each side. Nothing is called better or worse.",
+        "Run both with the same --time-scale.",
+    )
+
+
+def _scales(found: set[float]) -> str:
+    return ", x".join(f"{scale:g}" for scale in sorted(found))
+
+
+def _virtual(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
+    ours, theirs = ({p.is_virtual for p in points if p.is_virtual is not None} for points in (base, candidate))
+    if not ours or not theirs or ours == theirs or _simulated(base, candidate) is not None:
+        return None
+    return Disparity(
+        "virtual-and-wall",
+        "mark",
+        "One side ran in virtual time, the other over a network: what the client, the network and a busy machine add is in one "
+        "of them alone.",
+        "Compare simulated with simulated, or embedded with embedded.",
+    )
+
+
+def _imported(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
+    kinds = [{"imported" in point.marks for point in points} for points in (base, candidate)]
+    if kinds[0] == kinds[1]:
+        return None
+    return Disparity(
+        "imported-and-own",
+        "mark",
+        "One side was measured by another tool, with stamps and definitions of its own: a part of the difference is theirs.",
+        "See docs/reconcile.md, and `report --as` for our runs under that tool's definitions.",
+    )
+
+
 def _simulated(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
     kinds = [{point.simulated for point in points} for points in (base, candidate)]
     if kinds[0] == kinds[1]:
@@ -242,7 +287,10 @@ _LOOKS: tuple[_Look, ...] = (
     _spoiled,
     _packing,
     _limits,
+    _clock_scales,
     _simulated,
+    _virtual,
+    _imported,
     _machines,
 )
 

@@ -58,6 +58,8 @@ class RunPoint:
     values: Mapping[str, Mapping[str, float]]  # window -> figure -> value
     within: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    time_scale: float | None = None  # of the engine's clock; None in a baseline that does not tell, as below
+    is_virtual: bool | None = None  # measured in virtual time, with no client and no network
     slo: Mapping[str, float] | None = None  # limits in s that goodput was judged by; None in a baseline that does not tell
     ecdfs: Mapping[str, Ecdf] = field(default_factory=dict)  # of a run that was summarised with curves, for charts
 
@@ -117,6 +119,8 @@ def point_of(summary: Summary) -> RunPoint:
         values={name: values_of(section) for name, section in sections.items()},
         within={name: within_of(section) for name, section in sections.items()},
         counts={name: counts_of(section) for name, section in sections.items()},
+        time_scale=meta.time_scale,
+        is_virtual=meta.clock == "virtual",
         slo=dict(meta.slo),
         ecdfs=summary.curves.ecdfs if summary.curves is not None else {},
     )

@@ -1,5 +1,7 @@
 """Trend: how the effect of a setting changes over a swept parameter, such as concurrency or ISL.
 
+Where the sides differ in one number of their own (the chunk size), that number is swept, and the sides are its steps.
+
 A loss that grows with concurrency is invisible at concurrency 1 and average over a sweep. So the ratio is given step by step,
 the slope of its logarithm per doubling of the parameter beside it, and the first step beyond a limit by name.
 """
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from longbench_sched.compare.delta import Delta, Estimate
 from longbench_sched.compare.figure import Figure
+from longbench_sched.compare.frontier import Frontier
 
 if TYPE_CHECKING:
     from longbench_sched.compare.comparison import Match, Side
@@ -31,12 +34,12 @@ class Step:
 class Trend:
     """One figure of one candidate over one parameter; steps in ascending order."""
 
-    candidate: str
+    candidate: str  # empty where each step is a side of its own
     figure: Figure
     parameter: str
     window: str
     steps: tuple[Step, ...]
-    slope: Estimate | None  # of ln(ratio) per doubling of the parameter; None where runs give no error
+    slope: Estimate | None  # of ln(ratio) per doubling of the parameter; None where runs give no error, or steps share the base
 
     @property
     def per_doubling(self) -> float | None:
@@ -67,6 +70,29 @@ def find_trends(base: Side, candidates: Sequence[Side], matches: Sequence[Match]
             for parameter in _varying(here):
                 trends += _along(side.name, window, parameter, here)
     return trends
+
+
+def find_setting_trends(base: Side, frontiers: Sequence[Frontier], matches: Sequence[Match]) -> list[Trend]:
+    """A trend for each load and figure over the one number that the sides differ in; the base is a step of it, unchanged."""
+    trends = []
+    for frontier in frontiers:
+        here = {match.candidate: match for match in matches if (match.cell, match.window) == (frontier.cell, frontier.window)}
+        steps = [(standing.setting, here.get(standing.name), standing.name) for standing in frontier.standings]
+        if len(steps) < 3 or not all(_is_positive(at) and (match or name == base.name) for at, match, name in steps):
+            continue
+        for first in next(iter(here.values())).deltas:
+            found = [(at, match.delta(first.figure.key) if match else _unchanged(first)) for at, match, _ in steps]
+            if all(delta and delta.ratio is not None and delta.call != "not comparable" for _, delta in found):
+                along = tuple(
+                    Step(float(at), frontier.cell, delta) for at, delta in found if at is not None and delta is not None
+                )
+                trends.append(Trend("", first.figure, str(frontier.setting), frontier.window, along, None))
+    return trends
+
+
+def _unchanged(of: Delta) -> Delta:
+    """The base against itself."""
+    return Delta(of.figure, of.base, of.base, of.n_base, of.n_base, "none", ratio=1.0, low=1.0, high=1.0, call="not judged")
 
 
 def slope_weights(at: Sequence[float]) -> list[float]:

@@ -104,6 +104,10 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "facts_that_differ": [_fact(fact) for fact in comparison.facts],
         "is_comparable": comparison.is_comparable,
         "matches": [_match(match) for match in comparison.matches],
+        "refused": [
+            {"candidate": match.candidate, "cell": match.cell, "disparities": [_disparity(d) for d in match.disparities]}
+            for match in comparison.refused
+        ],
         "rankings": [
             {
                 "cell": ranking.cell,
@@ -124,6 +128,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
                 "cell": frontier.cell,
                 "window": frontier.window,
                 "setting": frontier.setting,
+                "objectives": list(frontier.objectives),
                 "standings": [
                     {
                         "name": standing.name, "setting": standing.setting, "values": list(standing.values),
@@ -137,12 +142,15 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         ],
         "trends": [
             {
-                "candidate": trend.candidate,
+                "candidate": trend.candidate or None,
                 "metric": trend.figure.key,
                 "parameter": trend.parameter,
                 "window": trend.window,
                 "steps": [
-                    {"at": step.at, "ratio": step.delta.ratio, "low": step.delta.low, "high": step.delta.high}
+                    {
+                        "at": step.at, "cell": step.cell, "ratio": step.delta.ratio,
+                        "low": step.delta.low, "high": step.delta.high,
+                    }
                     for step in trend.steps
                 ],
                 "ratio_per_doubling": trend.per_doubling,

@@ -11,7 +11,7 @@ from longbench_sched.compare.comparison import Comparison, Match, Side
 from longbench_sched.compare.delta import Delta
 from longbench_sched.compare.difference import UNKNOWN, FactDifference
 from longbench_sched.compare.figure import Figure, find_figure
-from longbench_sched.compare.frontier import OBJECTIVES, Frontier
+from longbench_sched.compare.frontier import Frontier
 from longbench_sched.compare.parity import Disparity
 from longbench_sched.compare.point import RunPoint
 from longbench_sched.compare.ranking import Ranking
@@ -49,6 +49,7 @@ def build_comparison(comparison: Comparison, limit: float = WORSE_LIMIT) -> Page
     if comparison.notes:
         blocks.append(Lines(tuple(Line("Note", clean(note, 400)) for note in comparison.notes)))
     disparities = {d.text: d for match in comparison.matches for d in match.disparities}.values()
+    refused = {(match.candidate, match.cell): match for match in comparison.refused}.values()
     return Page(
         title=f"{clean(comparison.base.name)} against {', '.join(clean(side.name) for side in comparison.candidates)}"
         + simulated_suffix(comparison.sides),
@@ -58,7 +59,10 @@ def build_comparison(comparison: Comparison, limit: float = WORSE_LIMIT) -> Page
         notices=tuple(_notice(d) for d in disparities if d.consequence in ("chunks", "limits", "mark")),
         files=(),
         summaries=(),
-        alarms=tuple(_notice(d) for d in disparities if d.consequence in ("refuse", "rank")),
+        alarms=(
+            *(_refused(match) for match in refused),
+            *(_notice(d) for d in disparities if d.consequence in ("refuse", "rank")),
+        ),
         comparison=comparison,
     )
 
@@ -120,6 +124,13 @@ def _fact_text(fact: FactDifference) -> str:
 
 def _notice(disparity: Disparity) -> Notice:
     return Notice(disparity.id.upper(), clean(disparity.text, 500), "", clean(disparity.next_step, 300))
+
+
+def _refused(match: Match) -> Notice:
+    """What is left out of the page, and why."""
+    disparity = match.disparities[0]
+    text = f"{clean(match.candidate, 40)}, {clean(match.cell, 60)} is left out. {clean(disparity.text, 500)}"
+    return Notice(disparity.id.upper(), text, "", clean(disparity.next_step, 300))
 
 
 def figure_title(figure: Figure) -> str:
@@ -222,9 +233,11 @@ def _trend_tables(trends: Sequence[Trend], limit: float) -> list[Table]:
     """One table a candidate and window: figures down, steps across; the steps' intervals are in their own tables."""
     groups: dict[tuple[str, str, str], list[Trend]] = {}
     for trend in trends:
-        groups.setdefault((trend.candidate, trend.window, trend.parameter), []).append(trend)
+        # Over a setting of the engine the steps are sides, under one load.
+        whose = trend.candidate or trend.steps[0].cell
+        groups.setdefault((whose, trend.window, trend.parameter), []).append(trend)
     tables = []
-    for (candidate, window, parameter), group in groups.items():
+    for (whose, window, parameter), group in groups.items():
         steps = group[0].steps
         rows, notes = [], []
         for trend in group:
@@ -232,13 +245,14 @@ def _trend_tables(trends: Sequence[Trend], limit: float) -> list[Table]:
             cells = (signed(step.delta.change) for step in trend.steps)
             rows.append((figure_title(trend.figure), *cells, signed(None if slope is None else slope - 1)))
             first = trend.first_beyond(limit)
-            if first is not None:
+            if first is not None and trend.candidate:
                 notes.append(
                     f"{trend.figure.title}: worse by more than a factor {limit:g} from {clean(parameter)} {_step(first.at)} on."
                 )
         columns = (_LEFT, *(Column(_step(step.at)) for step in steps), Column("a doubling", gives_way=1))
         where = "" if window in ("whole", "steady") else f", {clean(window)}"
-        tables.append(Table(f"{clean(candidate)}: change over {clean(parameter)}{where}", columns, tuple(rows), tuple(notes)))
+        over = clean(parameter).replace("_", " ")
+        tables.append(Table(f"{clean(whose, 60)}: change over {over}{where}", columns, tuple(rows), tuple(notes)))
     return tables
 
 
@@ -277,7 +291,7 @@ def _places_table(ranking: Ranking) -> Table:
 
 
 def _frontier_table(frontier: Frontier) -> Table:
-    figures = [find_figure(key) for key in OBJECTIVES]
+    figures = [find_figure(key) for key in frontier.objectives]
     has_gpus = any(standing.per_gpu is not None for standing in frontier.standings)
     has_dollars = any(standing.per_dollar is not None for standing in frontier.standings)
     rows = []
@@ -302,7 +316,8 @@ def _frontier_table(frontier: Frontier) -> Table:
     title = f"Trade-off, {clean(frontier.cell, 60)}" + (
         f", by {frontier.setting.replace('_', ' ')}" if frontier.setting else ""
     )
-    note = "best in some: no other is at least as good in TTFT, ITL p99 and throughput and better in one (the Pareto set)."
+    second = "ITL p99" if "itl_p99" in frontier.objectives else "TPOT p99 (tokens come packed in other ways, so not ITL)"
+    note = f"best in some: no other is at least as good in TTFT, {second} and throughput and better in one (the Pareto set)."
     return Table(title, (*columns, Column("", "left")), tuple(rows), (note,))
 
 

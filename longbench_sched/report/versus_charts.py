@@ -7,7 +7,7 @@ looks like is known of runs that were read from their files; a baseline keeps ru
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from longbench_sched.compare.comparison import Comparison, Side
 from longbench_sched.compare.delta import Delta
 from longbench_sched.compare.frontier import COST_FIGURE, centre
 from longbench_sched.compare.gate import Finding, Verdict, relative_limit
-from longbench_sched.compare.point import common_window
 from longbench_sched.metrics.curves import ECDFS, Ecdf
 from longbench_sched.report.charts import COLOURS, SIZE, Chart, Rows, colours, step_rows, trade_off, value_axis
 from longbench_sched.report.figures import scale_of
@@ -68,7 +67,7 @@ def comparison_charts(comparison: Comparison) -> list[Chart]:
         if several:
             words += [clean(match.cell, 60), *([match.window] if match.window.startswith("lane ") else [])]
         found.append(_forest(f"change-{number}", f"Change: {', '.join(words)}{suffix}", changes, _CALLS))
-    found += _distributions(comparison.sides, suffix)
+    found += _distributions(comparison.sides, suffix, {(match.candidate, match.cell) for match in comparison.refused})
     found += _trade_offs(comparison, suffix)
     return [chart for chart in found if chart is not None]
 
@@ -192,11 +191,16 @@ def _clipped(ratio: float) -> float:
     return round(min(max(ratio, 1 / FARTHEST), FARTHEST), 6)
 
 
-def _distributions(sides: Sequence[Side], suffix: str) -> list[Chart | None]:
-    cells = [cell for cell in sides[0].cells() if all(side.within(cell) for side in sides[1:])]
+def _distributions(sides: Sequence[Side], suffix: str, refused: Container[tuple[str, str]] = frozenset()) -> list[Chart | None]:
+    """Of each load, with all sides but those that are refused there; `refused`: (side, load)."""
+    cells = {}
+    for cell in sides[0].cells():
+        here = [side for side in sides if (side.name, cell) not in refused]
+        if len(here) > 1 and all(side.within(cell) for side in here):
+            cells[cell] = here
     return [
-        _distribution(f"ecdf-{metric}" + (f"-{number}" if len(cells) > 1 else ""), metric, cell, sides, suffix, len(cells) > 1)
-        for number, cell in enumerate(cells[:MAX_CELLS], 1)
+        _distribution(f"ecdf-{metric}" + (f"-{number}" if len(cells) > 1 else ""), metric, cell, here, suffix, len(cells) > 1)
+        for number, (cell, here) in enumerate(list(cells.items())[:MAX_CELLS], 1)
         for metric in ECDFS
     ]
 
@@ -272,11 +276,10 @@ def _trade_offs(comparison: Comparison, suffix: str) -> list[Chart | None]:
     """What a side carries against how fast it serves one user; of the loads under which everything may be ranked."""
     found = []
     for frontier in comparison.frontiers[:MAX_CELLS]:
-        here = [(side, runs) for side in comparison.sides if (runs := side.within(frontier.cell))]
-        window = common_window([run for _, runs in here for run in runs])
+        window = frontier.window
         points = [
-            (clean(side.name, 40), centre(runs, _SPEED, window), centre(runs, COST_FIGURE, window), runs[0].gpus)
-            for side, runs in here
+            (clean(name, 40), centre(runs, _SPEED, window), centre(runs, COST_FIGURE, window), runs[0].gpus)
+            for name, runs in frontier.points.items()
         ]
         where = f", {clean(frontier.cell, 60)}" if len(comparison.frontiers) > 1 else ""
         found.append(trade_off(points, f"{where}{suffix}"))

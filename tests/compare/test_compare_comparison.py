@@ -15,6 +15,7 @@ from longbench_sched.compare.gate import check
 from longbench_sched.compare.parity import find_disparities
 from longbench_sched.compare.policy import read_policy
 from longbench_sched.errors import EXIT_INCONCLUSIVE, NotComparableError, UsageError
+from longbench_sched.report.versus import build_comparison
 
 FIVE = {"ttft_p50": around(1.0, 0.01, 5), "itl_p99": around(0.1, 0.01, 5), "tpot_p50": around(0.02, 0.01, 5)}
 
@@ -43,6 +44,13 @@ def test_e04_a_regression_is_not_hidden_by_what_improved() -> None:
         ({"slo": {}}, None, None),  # no goodput on that side
         ({"slo": None}, None, None),  # a baseline that does not tell
         ({"simulated": True}, "simulated-and-real", "mark"),
+        ({"simulated": True, "is_virtual": True}, "simulated-and-real", "mark"),
+        ({"is_virtual": True}, "virtual-and-wall", "mark"),
+        ({"is_virtual": None}, None, None),
+        ({"time_scale": 6.0}, "clock-scales-differ", "rank"),
+        ({"time_scale": None}, None, None),
+        ({"time_scale": 6.0, "is_virtual": True}, "virtual-and-wall", "mark"),
+        ({"marks": ("imported",)}, "imported-and-own", "mark"),
         ({"machine": {"cpu": "Y", "cores": 8}}, "machines-differ", "mark"),
         ({"osl_mean": 491.0}, None, None),  # 1.8 % apart
     ],
@@ -50,7 +58,8 @@ def test_e04_a_regression_is_not_hidden_by_what_improved() -> None:
 def test_every_disparity_has_a_name_and_a_consequence(
     change: dict[str, Any], name: str | None, consequence: str | None
 ) -> None:
-    found = find_disparities([make_point(slo={"ttft": 3.0})], [make_point(**{"slo": {"ttft": 3.0}} | change)])
+    usual: dict[str, Any] = {"slo": {"ttft": 3.0}, "time_scale": 1.0, "is_virtual": False}
+    found = find_disparities([make_point(**usual)], [make_point(**usual | change)])
     assert [(d.id, d.consequence) for d in found] == ([(name, consequence)] if name else [])
 
 
@@ -156,6 +165,34 @@ def test_the_correction_is_over_all_figures_of_the_page() -> None:
     assert among is not None
     assert among.p_adjusted == pytest.approx(0.06, rel=1e-4)
     assert among.call == "unsure"
+
+
+def test_a_candidate_that_is_refused_costs_no_other() -> None:
+    base, good = make_side("a", FIVE), make_side("b", FIVE)
+    shown = compare(base, [make_side("broken", FIVE, ok=200), good])
+    assert [match.candidate for match in shown.matches] == ["b"]
+    assert [(match.candidate, match.disparities[0].id) for match in shown.refused] == [("broken", "failures")]
+    assert not shown.is_comparable
+    assert shown.rankings == ()
+    alarms = build_comparison(shown).alarms
+    assert [alarm.id for alarm in alarms] == ["FAILURES"]
+    assert "broken, 30k-500-c64 is left out" in alarms[0].text
+
+
+def test_a_load_that_is_refused_costs_no_other() -> None:
+    """The engine fell over at the highest concurrency; what it did below still counts."""
+    low = [make_side(name, FIVE, cell="c8").points for name in "ab"]
+    high = [make_side(name, FIVE, cell="c64", ok=ok).points for name, ok in (("a", 256), ("b", 100))]
+    shown = compare(Side("a", (*low[0], *high[0])), [Side("b", (*low[1], *high[1]))])
+    assert [match.cell for match in shown.matches] == ["c8"]
+    assert [match.cell for match in shown.refused] == ["c64"]
+
+
+def test_runs_that_stand_on_both_sides_are_pointed_out() -> None:
+    side = make_side("a", FIVE)
+    assert any("5 of its 5 runs stand on the base's side" in note for note in compare(side, [side]).notes)
+    gate = read_policy('[[rule]]\nmetric = "ttft_p50"\nrelative = "5%"\n', "gate.toml")
+    assert any("stand on the base's side" in note for note in check(side, side, gate).notes)
 
 
 def test_loads_that_nobody_shares_are_refused() -> None:

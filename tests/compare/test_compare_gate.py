@@ -213,7 +213,7 @@ def test_a_limit_below_the_noise_floor_is_pointed_out() -> None:
 def test_the_noise_floor_of_sets_that_are_no_pairs_bounds_no_paired_check() -> None:
     side = make_side("a", {"ttft_p50": around(1.0, 0.04, 3)}, blocks=True)
     noise = make_side("a", {"ttft_p50": around(1.0, 0.04, 6)}).points
-    verdict = check(side, Side("b", side.points), TTFT_5, noise)
+    verdict = check(side, make_side("b", {"ttft_p50": around(1.0, 0.04, 3)}, blocks=True), TTFT_5, noise)
     assert (verdict.paired, verdict.notes) == (True, ())
     assert verdict.findings[0].floor is not None
 

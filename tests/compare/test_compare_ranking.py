@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from handmade_points import around, make_side
 
-from longbench_sched.compare.comparison import Wish, compare
+from longbench_sched.compare.comparison import Side, Wish, compare
 from longbench_sched.compare.frontier import dominates, find_frontier
 from longbench_sched.compare.ranking import order
+from longbench_sched.report.layout import Table
+from longbench_sched.report.versus import build_comparison
 
 
 def test_e01_the_order_is_found_and_overlapping_intervals_are_ties() -> None:
@@ -98,3 +102,76 @@ def test_settings_of_different_engines_are_no_sweep() -> None:
     ]
     (frontier,) = compare(sides[0], sides[1:], Wish(figures=("ttft_p50",))).frontiers
     assert frontier.setting is None
+
+
+THREE = {"ttft_p50": around(1.0, 0.05, 4), "itl_p99": around(0.1, 0.05, 4), "total_throughput": around(1e4, 0.05, 4)}
+
+
+def test_e10_candidates_in_different_cache_states_are_not_ranked_where_the_base_does_not_tell() -> None:
+    base = make_side("base", THREE, cached_share=None)
+    shown = compare(base, [make_side("hot", THREE, cached_share=0.92), make_side("cold", THREE, cached_share=0.20)])
+    assert shown.rankings == ()
+    assert shown.frontiers == ()
+    assert any("hot and cold are not like with like (cache-differs)" in note for note in shown.notes)
+
+
+def test_a_ranking_is_over_the_blocks_that_all_sides_have() -> None:
+    """The base's last block is incomplete and nobody else's: it stands in no match and in no ranking."""
+    sides = [make_side(name, THREE, blocks=True) for name in "abc"]
+    base = Side("a", (*sides[0].points[:3], replace(sides[0].points[3], complete=False)))
+    shown = compare(base, [Side(side.name, side.points[:3]) for side in sides[1:]])
+    assert {place.n for ranking in shown.rankings for place in ranking.places} == {3}
+    first = {place.name: place.value for place in shown.rankings[0].places}
+    assert first["a"] == pytest.approx(first["b"])
+
+
+def test_a_ranking_takes_the_window_that_all_sides_have() -> None:
+    def with_steady(side: Side) -> Side:
+        values = {"whole": {"ttft_p50": 1.0}, "steady": {"ttft_p50": 2.0}}
+        return replace(side, points=tuple(replace(point, values=values) for point in side.points))
+
+    ones = [make_side(name, {"ttft_p50": [1.0] * 4}) for name in "abc"]
+    shown = compare(with_steady(ones[0]), [with_steady(ones[1]), ones[2]])
+    assert [match.window for match in shown.matches] == ["steady", "whole"]
+    assert [(ranking.window, [place.value for place in ranking.places]) for ranking in shown.rankings] == [
+        ("whole", [pytest.approx(1.0)] * 3)
+    ]
+
+
+def test_e14_the_trade_off_takes_tpot_where_packing_differs() -> None:
+    sides = [
+        make_side("a", THREE | {"tpot_p99": [0.02] * 4}),
+        make_side("b", THREE | {"tpot_p99": [0.01] * 4}, tokens_per_chunk=10.0),
+    ]
+    (frontier,) = compare(sides[0], sides[1:]).frontiers
+    assert frontier.objectives == ("ttft_p50", "tpot_p99", "total_throughput")
+    assert [standing.values[1] for standing in frontier.standings] == [pytest.approx(0.02), pytest.approx(0.01)]
+
+
+def by_chunk(chunk: int, ttft_s: float, **more: object) -> Side:
+    """A side with a chunk size, and the KV that it leaves room for."""
+    facts = {"token_budget": chunk, "kv_tokens": 10**7 - chunk, "kv_capacity_tokens": 10**7 - chunk + 16, **more}
+    return make_side(f"c{chunk}", THREE | {"ttft_p50": [ttft_s] * 4}, facts=facts)
+
+
+def test_e02_a_chunk_size_is_what_was_swept_though_the_engine_fits_less_kv_beside_it() -> None:
+    shown = compare(by_chunk(4096, 1.0), [by_chunk(8192, 2.0, memory_fraction=0.91), by_chunk(2048, 0.5, prefix_hit_tokens=7)])
+    assert [frontier.setting for frontier in shown.frontiers] == ["token_budget"]
+    trend = next(trend for trend in shown.trends if trend.figure.key == "ttft_p50")
+    assert (trend.parameter, trend.candidate) == ("token_budget", "")
+    assert [(step.at, step.delta.ratio) for step in trend.steps] == [
+        (2048, pytest.approx(0.5)),
+        (4096, 1.0),
+        (8192, pytest.approx(2.0)),
+    ]
+    assert trend.per_doubling == pytest.approx(2.0)
+    table = next(table for table in build_comparison(shown).blocks if "change over token budget" in getattr(table, "title", ""))
+    assert isinstance(table, Table)
+    assert table.rows[0] == ("TTFT p50", "-50.0\u00a0%", "0.0\u00a0%", "+100\u00a0%", "+100\u00a0%")
+
+
+def test_a_setting_that_is_not_alone_is_no_sweep() -> None:
+    sides = [by_chunk(4096, 1.0), by_chunk(8192, 2.0, max_num_seqs=7), by_chunk(2048, 0.5)]
+    shown = compare(sides[0], sides[1:])
+    assert shown.frontiers[0].setting is None
+    assert shown.trends == ()
