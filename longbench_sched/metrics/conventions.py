@@ -81,7 +81,7 @@ class _Events:
         total_ns = int(end[ended].max() - sent[was_sent].min()) if ended.any() else 0
         # Where a chat begins before its first token, it does so with a role event, or with a comment, which is counted.
         is_role = (early != NONE) & ((early < columns.first_ns) | (columns.first_ns == NONE))
-        is_role &= (columns.ints("n_comments") == 0) & (api == "chat")
+        is_role &= (columns.ints("n_comments") <= 0) & (api == "chat")
         rows = rows & (sent != NONE)
         return cls(
             columns=columns,
@@ -120,7 +120,7 @@ def _taken(columns: Columns, reasons: Iterable[Reason], *, comments: bool) -> Ma
     taken = columns.ok.copy()
     for reason in reasons:
         taken |= columns.failed & equals(columns.texts("reason"), reason, columns.n)
-    return taken if comments else taken & (columns.ints("n_comments") == 0)
+    return taken if comments else taken & (columns.ints("n_comments") <= 0)
 
 
 def _per_token(events: _Events, from_s: Floats, to_s: Floats, n_tokens: Ints) -> Floats:
@@ -207,7 +207,7 @@ _UNSEEN = (Reason.IN_BAND_ERROR, Reason.NO_FINISH, Reason.BAD_FINISH, Reason.EMP
 def _vllm(columns: Columns, api: str) -> Converted:
     taken = _taken(columns, _UNSEEN, comments=False)
     # Every event with a choice counts, the role event of a chat and a finish reason by itself too; one is enough to succeed.
-    taken &= (columns.n_chunks > 0) | (columns.ints("finish_ns") != NONE) | (api == "chat")
+    taken &= (columns.n_chunks > 0) | (columns.ints("finish_ns") != NONE)
     events = _Events.of(columns, taken, api)
     starts = (events.role_ns, events.first_ns, events.finish_ns)
     first = np.minimum.reduce([np.where(at_ns == NONE, NEVER, at_ns) for at_ns in starts])

@@ -112,6 +112,14 @@ def test_an_error_inside_the_stream_is_no_failure_to_some_tools(tool: str, api: 
     assert any("successes to the tool" in note for note in converted.notes) == (n == 2)
 
 
+def test_an_answer_that_is_only_an_error_is_a_failure_to_vllm_and_a_ttft_of_0_to_sglang() -> None:
+    error = failed(Reason.IN_BAND_ERROR, sent=0.0, end=20.0, first_byte=20.0, index=1, http_status=200)
+    run = run_of([row(0.0, [100.0, 110.0], first_byte=100.0, end=120.0), error], target={"engine": "vllm", "api": "chat"})
+    assert (figures(run, "vllm")["TTFT"].n, figures(run, "vllm")["TTFT"].mean) == (1, pytest.approx(0.100))
+    assert (figures(run, "sglang")["TTFT"].n, figures(run, "sglang")["TTFT"].mean) == (2, pytest.approx(0.050))
+    assert figures(run, "aiperf")["Time to First Token"].n == 1
+
+
 def test_sglang_takes_the_tokens_that_were_asked_for_where_it_asks_for_no_count() -> None:
     run = run_of([row(0.0, [100.0, 140.0], end=150.0, osl=6, isl=10, prompt=14)])
     found = figures(run, "sglang")
