@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from longbench_sched.errors import UsageError
 
@@ -17,6 +17,7 @@ Api = Literal["completions", "chat", "generate"]
 CountMode = Literal["full", "final"]
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+_IN_A_PATH = "/%:@!$&'()*+,;=~"  # as it is, like letters and digits (RFC 3986, 3.3); the rest is percent-encoded
 _PATH_OF_A_REQUEST = re.compile(r"/(v1/(chat/)?completions|v1/models|generate)$")
 
 
@@ -35,15 +36,17 @@ class Endpoint:
         """Read a base URL. Raises UsageError with a remedy."""
         try:
             parts = urlsplit(base_url)
-            port = parts.port
+            port, host = parts.port, ascii_host(parts.hostname or "")
         except ValueError as error:
             raise UsageError(f"--base-url {mask_url(base_url)!r}: {error}. Give for example http://127.0.0.1:8000.") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not host:
             raise UsageError(
                 f"--base-url {mask_url(base_url)!r} is not an http:// or https:// address. Give for example http://127.0.0.1:8000."
             )
-        if parts.query or parts.fragment or any(c in base_url for c in "\r\n\t "):
-            raise UsageError(f"--base-url {mask_url(base_url)!r} has a query, a fragment or white space; leave them out.")
+        if parts.query or parts.fragment or " " in base_url or not base_url.isprintable():
+            raise UsageError(
+                f"--base-url {mask_url(base_url)!r} has a query, a fragment, white space or control characters; leave them out."
+            )
         prefix = parts.path.rstrip("/")
         if found := _PATH_OF_A_REQUEST.search(prefix):
             shorter = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{prefix[: found.start()]}"
@@ -51,14 +54,14 @@ class Endpoint:
                 f"--base-url {mask_url(base_url)!r} is where one kind of request goes. Give what stands before it: {shorter}; "
                 "--api says which kind is sent."
             )
-        prefix = prefix.removesuffix("/v1").rstrip("/")
+        prefix = quote(prefix.removesuffix("/v1").rstrip("/"), safe=_IN_A_PATH)
         userinfo = None
         if parts.username is not None:
             userinfo = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         scheme: Literal["http", "https"] = "https" if parts.scheme == "https" else "http"
         if port == 0:
             raise UsageError(f"--base-url {mask_url(base_url)!r}: port 0 is no port to connect to.")
-        return cls(scheme, parts.hostname, port or DEFAULT_PORTS[scheme], prefix, userinfo)
+        return cls(scheme, host, port or DEFAULT_PORTS[scheme], prefix, userinfo)
 
     @property
     def netloc(self) -> str:
@@ -70,6 +73,16 @@ class Endpoint:
     def url(self) -> str:
         """The base URL without /v1 and without credentials."""
         return f"{self.scheme}://{self.netloc}{self.prefix}"
+
+
+def ascii_host(host: str) -> str:
+    """A host as it is looked up and sent: other letters as IDNA has them. Raises ValueError for what is no name."""
+    try:
+        encoded = host.encode("idna")
+        encoded.decode("idna")  # an "xn--" that stands for nothing
+    except UnicodeError:
+        raise ValueError(f"{host!r} is no name of a host") from None
+    return encoded.decode("ascii")
 
 
 def mask_url(url: str) -> str:

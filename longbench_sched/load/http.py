@@ -196,6 +196,8 @@ class HttpTransport:
             case aiohttp.ClientConnectorError():
                 ending = Ending.REFUSED if error.os_error.errno == errno.ECONNREFUSED else Ending.CONNECT_FAILED
                 return ending, os_words(error.os_error)
+            case aiohttp.InvalidURL():  # an address, of the server or of the proxy, that aiohttp takes for none
+                return Ending.CONNECT_FAILED, one_line(str(error))
             case aiohttp.ServerDisconnectedError():
                 return Ending.EOF, "the connection was closed before the answer"
             case BrokenFraming():

@@ -324,6 +324,10 @@ class _Answer:
         return self.status == 200
 
 
+# The last two: names that the system's resolver would look up and httpx refuses.
+_FAILURES = (httpx.HTTPError, OSError, httpx.InvalidURL, UnicodeError)
+
+
 class _Endless(httpx.ReadTimeout):
     """An answer goes on and on."""
 
@@ -360,7 +364,7 @@ class _Session:
         """GET from a server that has not answered yet. Raises TargetError saying why it cannot be reached."""
         try:
             return self._ask("GET", path, None)
-        except (httpx.HTTPError, OSError) as error:
+        except _FAILURES as error:
             raise self._unreachable(error, path) from None
 
     def get(self, path: str) -> _Answer:
@@ -374,7 +378,7 @@ class _Session:
     def _try(self, method: str, path: str, body: Mapping[str, object] | None) -> _Answer:
         try:
             return self._ask(method, path, body)
-        except (httpx.HTTPError, OSError) as error:
+        except _FAILURES as error:
             return _Answer(0, b"", os_words(_root(error)))
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> _Answer:

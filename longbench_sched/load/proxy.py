@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from longbench_sched.errors import UsageError
-from longbench_sched.target import Endpoint, mask_url
+from longbench_sched.target import Endpoint, ascii_host, mask_url
 
 
 def environment_proxy(endpoint: Endpoint, environ: Mapping[str, str]) -> str | None:
@@ -21,8 +21,12 @@ def environment_proxy(endpoint: Endpoint, environ: Mapping[str, str]) -> str | N
     if _is_direct(endpoint, _variable(environ, "no_proxy") or ""):
         return None
     url = url if "://" in url else f"http://{url}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and bool(ascii_host(parts.hostname or "")) and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable or not url.isprintable():
         raise UsageError(
             f"the environment's proxy {mask_url(url)!r} is not an http:// address. Unset it, or leave the proxy out."
         )

@@ -373,3 +373,8 @@ def test_a_tokenizer_that_stops_answering_is_an_error_with_a_remedy() -> None:
         with pytest.raises(TargetError, match=r"/tokenize cannot be used \(answers 500: gone\)"):
             tokenizer.encode("a", special=False)
         tokenizer.close()
+
+
+def test_a_name_that_no_one_could_look_up_is_an_unreachable_server() -> None:
+    with pytest.raises(TargetError, match="cannot reach vllm at http://xn--yp9h:9"):
+        probe(Target("vllm", Endpoint.parse("http://\U0001f916:9"), "m"))

@@ -41,7 +41,13 @@ def test_the_environments_proxy(url: str, environ: Mapping[str, str], expected: 
     assert environment_proxy(Endpoint.parse(url), environ) == expected
 
 
-@pytest.mark.parametrize("proxy", ["socks5://proxy:1080", "http://", "ftp://u:word@proxy"])
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        *("socks5://proxy:1080", "http://", "ftp://u:word@proxy", "http://u:word@a..b", "http://u:word@proxy:port"),
+        *("http://u:word@proxy:99999", "http://u:word@proxy:0", "http://[::1"),
+    ],
+)
 def test_a_proxy_of_another_kind_is_refused_without_its_password(proxy: str) -> None:
     with pytest.raises(UsageError) as error:
         environment_proxy(Endpoint.parse("http://gpu7"), {"http_proxy": proxy})
