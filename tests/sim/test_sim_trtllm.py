@@ -74,6 +74,19 @@ def test_by_utilization_the_one_started_last_is_paused_and_comes_back_first() ->
     assert story.plans[10] == [(1, 46, 0, P), (2, 20, 0, P)]
 
 
+def test_by_utilization_the_list_is_in_order_of_arrival_whoever_was_started_first() -> None:
+    """5 blocks of 32. 2 was started before 1, in what 0 left of the first step, and makes room for 1 all the same."""
+    flags = {"max_num_tokens": 64, "enable_chunked_prefill": True, "enable_block_reuse": False}
+    engine = trtllm(160, capacity_scheduler_policy="MAX_UTILIZATION", **flags)
+    story = drive(engine, [Arrival(0, 40, 12), Arrival(0, 100, 30), Arrival(0, 20, 20)])
+    assert story.plans[:3] == [
+        [(0, 40, 0, P), (2, 20, 0, P)],
+        [(1, 32, 0, P), (0, 1, 40, D), (2, 1, 20, D)],
+        [(1, 32, 32, P), (0, 1, 41, D)],
+    ]
+    assert story.preempted[0] == 2
+
+
 def test_t2_no_evict_would_have_kept_1_waiting() -> None:
     story = drive(trtllm(128, enable_block_reuse=False), [Arrival(0, 59, 10), Arrival(0, 40, 10)])
     assert story.plans[0] == [(0, 59, 0, P)]

@@ -4,7 +4,7 @@ Capacity, by `capacity_scheduler_policy`:
 
 GUARANTEED_NO_EVICT  a request is admitted only if the blocks that it and everyone before it need *to completion* fit; the queue
                      stops at the first that does not. Nothing is ever evicted.
-MAX_UTILIZATION      a request runs if its blocks for *this* step fit; else the one started last is paused, to be computed
+MAX_UTILIZATION      a request runs if its blocks for *this* step fit; else the last of those started is paused, to be computed
                      again, and paused requests are the first to come back.
 STATIC_BATCH         as the first, but the queue is looked at only when nothing runs.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -172,8 +173,10 @@ class Trtllm:
         return first(sequence.content, end)
 
     def _by_step(self, state: SchedulerState, plan: StepPlan, ledger: Ledger) -> None:
-        """Everyone whose blocks for this step fit; whoever was started last makes room for those before."""
-        order = [*(sequence for sequence in state.running if sequence.left_to_compute), *state.waiting]
+        """Everyone whose blocks for this step fit; whoever came last of those started makes room for those before."""
+        # One list in order of arrival: a short prompt may have been started before one that came earlier.
+        active = (*(sequence for sequence in state.running if sequence.left_to_compute), *state.waiting)
+        order = sorted(active, key=attrgetter("id"))
         generating: list[Sequence] = []
         contexts: list[_Fit] = []
         reserved = i = 0
@@ -199,9 +202,6 @@ class Trtllm:
             end = started[-1]
             ledger.release(order[end])
             plan.preempted.append(order[end])
-        if plan.preempted:
-            # Who was paused is first in the queue, and nobody passes.
-            contexts = [fit for fit in contexts if fit.sequence.is_running]
         self._micro_batch(state, plan, ledger, generating, contexts)
 
     def _blocks_of_step(self, state: SchedulerState, fit: _Fit) -> int:
