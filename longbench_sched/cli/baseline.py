@@ -46,11 +46,14 @@ def save(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "results"
     from longbench_sched.store import baselines
 
     folder, points = _points(runs, results)
-    if baselines.has_baseline(name, folder):
-        raise UsageError(
-            f"there is a baseline {name!r} already. Use `baseline promote {name} ...` to put new runs in its place."
-        )
-    _say_written(baselines.write_baseline(name, folder, encode_baseline(make_baseline(name, points, reason, _now()))), points)
+    baselines.baseline_path(name, folder)
+    with baselines.held(folder):
+        if baselines.has_baseline(name, folder):
+            raise UsageError(
+                f"there is a baseline {name!r} already. Use `baseline promote {name} ...` to put new runs in its place."
+            )
+        baseline = make_baseline(name, points, reason, _now())
+        _say_written(baselines.write_baseline(name, folder, encode_baseline(baseline)), points)
     return EXIT_OK
 
 
@@ -62,9 +65,11 @@ def promote(name: _Name, runs: _Runs, reason: _Reason, results: _Folder = "resul
     from longbench_sched.store import baselines
 
     folder, points = _points(runs, results)
-    before = baseline.decode_baseline(*baselines.read_baseline(name, folder))
-    after = baseline.promote(before, points, reason, _now())
-    _say_written(baselines.write_baseline(name, folder, baseline.encode_baseline(after)), points)
+    baselines.read_baseline(name, folder)
+    with baselines.held(folder):
+        before = baseline.decode_baseline(*baselines.read_baseline(name, folder))
+        after = baseline.promote(before, points, reason, _now())
+        _say_written(baselines.write_baseline(name, folder, baseline.encode_baseline(after)), points)
     return EXIT_OK
 
 
@@ -75,15 +80,20 @@ def list_(results: _Folder = "results") -> int:
 
     from longbench_sched.cli import output
     from longbench_sched.compare.baseline import decode_baseline
-    from longbench_sched.errors import EXIT_OK
+    from longbench_sched.errors import EXIT_OK, StoreError
     from longbench_sched.report.untrusted import clean
     from longbench_sched.store import baselines
 
     found = baselines.list_baselines(Path(results))
     if not found:
         output.explain(f"No baselines in {results}. `baseline save NAME RUN... --reason ...` makes one.")
+    damaged: list[StoreError] = []
     for path in found:
-        kept = decode_baseline(path.read_bytes(), str(path))
+        try:
+            kept = decode_baseline(path.read_bytes(), str(path))
+        except StoreError as error:
+            damaged.append(error)
+            continue
         cells = ", ".join(dict.fromkeys(point.cell for point in kept.points))
         cpu, cores = kept.entry.machine.get("cpu"), kept.entry.machine.get("cores")
         machine = (
@@ -94,6 +104,8 @@ def list_(results: _Folder = "results") -> int:
         output.emit(f"{clean(kept.name)}  {len(kept.points)} runs of {clean(cells)} · saved {clean(kept.entry.saved_at[:10])}")
         output.emit(f"  {clean(kept.entry.reason, 300)}")
         output.emit(f"  {clean(machine)}" + (f" · {len(kept.history)} before it" if kept.history else ""))
+    if damaged:
+        raise StoreError("\n".join(map(str, damaged)))
     return EXIT_OK
 
 

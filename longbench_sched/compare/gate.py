@@ -23,7 +23,7 @@ from longbench_sched.compare.delta import ALPHA, Delta, Estimate, holm
 from longbench_sched.compare.difference import FactDifference, differing_facts
 from longbench_sched.compare.figure import ERROR_RATE, Figure
 from longbench_sched.compare.noise import NoiseFloor, noise_floor
-from longbench_sched.compare.parity import Disparity
+from longbench_sched.compare.parity import Disparity, find_disparities
 from longbench_sched.compare.point import WHOLE, RunPoint, common_window
 from longbench_sched.compare.policy import Policy, Rule
 from longbench_sched.compare.power import MAX_RUNS, runs_for_half_width
@@ -107,7 +107,11 @@ def check(base: Side, candidate: Side, policy: Policy, noise: Sequence[RunPoint]
         facts=differing_facts([base.points, candidate.points]),
         paired=paired,
         # Pairs share a part of what the floor is made of, so it bounds no paired check.
-        notes=(*_notes(base, candidate, policy, findings), *(() if paired else _floor_notes(findings))),
+        notes=(
+            *_notes(base, candidate, policy, findings),
+            *_noise_notes(noise, base, candidate),
+            *(() if paired else _floor_notes(findings)),
+        ),
     )
 
 
@@ -262,6 +266,28 @@ def _notes(base: Side, candidate: Side, policy: Policy, findings: Sequence[Findi
     notes += [f"{cell} was not measured on the base's side." for cell in candidate.cells() if not base.within(cell)]
     unused = [rule for rule in policy.rules if not any(finding.rule is rule for finding in findings)]
     return [*notes, *(f"No load of these runs is covered by the rule on {rule.figure.key}." for rule in unused)]
+
+
+def _noise_notes(noise: Sequence[RunPoint], base: Side, candidate: Side) -> list[str]:
+    """Where the runs of the noise floor are not of what is checked."""
+    if not noise:
+        return []
+    notes = []
+    for cell in [cell for cell in base.cells() if candidate.within(cell)]:
+        here = [point for point in noise if point.cell == cell]
+        if len(here) < 2:
+            notes.append(f"The noise floor has {len(here) or 'no'} run{'s' * (not here)} under {cell}: it takes two to differ.")
+            continue
+        # A floor may be of other draws of lengths and arrivals, so plans are not looked at.
+        others = [d for d in find_disparities(candidate.within(cell), here) if d.consequence in ("refuse", "rank")]
+        notes += [
+            f"The noise floor under {cell} is not of this load ({d.id}). {d.text}" for d in others if d.id != "plans-differ"
+        ]
+    differing = min((differing_facts([side.points, noise]) for side in (base, candidate)), key=len)
+    if differing:
+        names = ", ".join(fact.name.replace("_", " ") for fact in differing)
+        notes.append(f"The noise floor is of neither build; what differs: {names}.")
+    return notes
 
 
 def _floor_notes(findings: Sequence[Finding]) -> list[str]:

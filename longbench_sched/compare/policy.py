@@ -154,6 +154,12 @@ def _read_rule(table: Table, min_runs: int) -> Rule:
     table.close()
     if rule.is_on_value and (rule.relative or rule.absolute):
         table.fail("at_most", "a rule bounds a change or a value, not both. Write two rules.")
+    if rule.at_least is not None and rule.at_most is not None and rule.at_least > rule.at_most:
+        table.fail("at_least", "is more than at_most: no value keeps both.")
+    if rule.better == "higher" and rule.relative >= 1:
+        table.fail(
+            "relative", 'nothing can fall by more than all of it, so this rule would never fail. Write for example "5%".'
+        )
     if not rule.is_on_value and not rule.relative and not rule.absolute:
         table.fail("relative", 'there is no limit. Write relative = "5%" (and absolute = "5ms"), or at_most.')
     return rule
@@ -186,7 +192,7 @@ def _amount(figure: Figure) -> Callable[[Any, str], float]:
 
 
 def _time(value: Any, path: str) -> float:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or value.strip()[-1:].isdigit():  # "5" is a duration elsewhere, but 5 ms are meant here
         raise UsageError(f'{path}: {value!r} has no unit. Write for example "5ms" or "0.2s".')
     return quantity.duration_s(value, path)
 

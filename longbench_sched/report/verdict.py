@@ -58,10 +58,9 @@ def build_verdict(verdict: Verdict) -> Page:
 
 def allowed_text(rule: Rule) -> str:
     """What the rule allows: `+5 %`, `-5 %` of throughput, `1 %` of errors."""
-    if rule.at_most is not None:
-        return f"<={TIE}{_limit(rule, rule.at_most)}"
-    if rule.at_least is not None:
-        return f">={TIE}{_limit(rule, rule.at_least)}"
+    if rule.is_on_value:
+        limits = ((">=", rule.at_least), ("<=", rule.at_most))
+        return " ".join(f"{sign}{TIE}{_limit(rule, limit)}" for sign, limit in limits if limit is not None)
     sign = "+" if rule.better == "lower" else "-"
     return f"{sign}{100 * rule.relative:.3g}{TIE}%" if rule.relative else f"{sign}{value_text(rule.figure, rule.absolute)}"
 

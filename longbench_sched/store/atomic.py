@@ -66,6 +66,19 @@ def lock(file: BinaryIO) -> bool:
     return True
 
 
+def wait_for_lock(descriptor: int) -> None:
+    """Take the lock of an open file or folder, which ends when it is closed; waits while another holds it.
+
+    Does nothing where the system has no such locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
 def cannot_write(path: Path, error: OSError) -> str:
     """One line on a file that could not be written, with what to do."""
     match error.errno:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from longbench_sched.errors import StoreError, UsageError
-from longbench_sched.store.atomic import write_atomically
+from longbench_sched.store.atomic import cannot_write, wait_for_lock, write_atomically
+from longbench_sched.store.catalogue import LATEST
 
 FOLDER = "baselines"
 ENDING = ".json"
@@ -17,14 +21,36 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
 def baseline_path(name: str, folder: Path) -> Path:
     """Where a baseline of that name lies. Raises UsageError for a name that is no file name."""
-    if not _NAME.fullmatch(name) or name.endswith(ENDING):
+    if name == LATEST:
+        raise UsageError(f"a baseline cannot be called {LATEST}: that is the newest run. Choose another name.")
+    if not _is_name(name) or name.endswith(ENDING):
         raise UsageError(f"{name!r} is no name for a baseline. Use letters, digits and ._+- (main, release-1.2).")
     return folder / FOLDER / f"{name}{ENDING}"
 
 
 def has_baseline(name: str, folder: Path) -> bool:
     """Whether there is a baseline of that name."""
-    return _NAME.fullmatch(name) is not None and (folder / FOLDER / f"{name}{ENDING}").is_file()
+    return _is_name(name) and (folder / FOLDER / f"{name}{ENDING}").is_file()
+
+
+def _is_name(name: str) -> bool:
+    return name != LATEST and _NAME.fullmatch(name) is not None
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Nobody else saves or promotes within the block: what is read there is what is replaced. Raises StoreError."""
+    place = folder / FOLDER
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(place, os.O_RDONLY)
+    except OSError as error:
+        raise StoreError(cannot_write(place, error)) from None
+    try:
+        wait_for_lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def list_baselines(folder: Path) -> list[Path]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from longbench_sched.cli.app import main
 from longbench_sched.cli.selection import select_side, select_sides
 from longbench_sched.errors import EXIT_CODES, UsageError
 from longbench_sched.run import Run
+from longbench_sched.store import baselines
 from longbench_sched.store.catalogue import list_runs
 from longbench_sched.store.meta import read_meta
 from longbench_sched.store.parquet import read_run, write_run
@@ -132,6 +135,32 @@ def test_the_exit_codes_stand_in_the_help_of_check(capsys: pytest.CaptureFixture
     text = " ".join(capsys.readouterr().out.split())
     for code, meaning in EXIT_CODES.items():
         assert f"{code} {meaning}" in text
+
+
+def test_no_baseline_is_called_latest_and_a_damaged_one_hides_no_other(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["baseline", "save", "latest", str(results / "whole"), "--reason", "x", "--output-dir", str(tmp_path)]) == 2
+    assert "that is the newest run" in capsys.readouterr().err
+    assert said(["baseline", "save", "good", str(results / "whole"), "--reason", "why"], tmp_path, capsys)[0] == 0
+    (tmp_path / "baselines" / "bad.json").write_text("{}")
+    code = main(["baseline", "list", "--output-dir", str(tmp_path)])
+    shown = capsys.readouterr()
+    assert code == 2
+    assert "good  3 runs" in shown.out
+    assert "bad.json is damaged" in shown.err
+
+
+def test_baselines_promoted_at_once_keep_each_other_in_the_history(results: Path, tmp_path: Path) -> None:
+    """The second to come waits until the first has written, and then reads what that wrote."""
+    where = [str(results / "whole"), "--output-dir", str(tmp_path)]
+    assert main(["baseline", "save", "main", "--reason", "first", *where]) == 0
+    command = [sys.executable, "-m", "longbench_sched", "baseline", "promote", "main", *where, "--reason"]
+    with baselines.held(tmp_path):
+        waiting = [subprocess.Popen([*command, reason], stdout=subprocess.DEVNULL) for reason in ("second", "third")]
+    assert [process.wait() for process in waiting] == [0, 0]
+    kept = json.loads((tmp_path / "baselines" / "main.json").read_text())
+    assert {kept["reason"], *(entry["reason"] for entry in kept["history"])} == {"first", "second", "third"}
 
 
 def test_a_baseline_is_saved_listed_used_and_replaced(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

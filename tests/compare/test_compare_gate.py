@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -219,9 +220,36 @@ def test_the_noise_floor_of_sets_that_are_no_pairs_bounds_no_paired_check() -> N
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cell": "other"}, "has no runs under 30k-500-c64"),
+        ({"isl_mean": 2000.0}, r"is not of this load \(isl-differs\)"),
+        ({"marks": ("client-limited",)}, r"is not of this load \(client-limited\)"),
+        ({"facts": {"version": "0.1", "token_budget": 8192}}, "is of neither build; what differs: version"),
+        ({"schedule": "other draws"}, None),
+    ],
+    ids=["load", "lengths", "mark", "build", "draws"],
+)
+def test_a_noise_floor_that_does_not_fit_is_pointed_out(changes: dict[str, Any], message: str | None) -> None:
+    noise = make_side("a", {"ttft_p50": around(1.0, 0.001, 6)}, **changes).points
+    sides = [make_side(name, {"ttft_p50": around(1.0, 0.04, 3)}) for name in "ab"]
+    notes = check(sides[0], sides[1], TTFT_5, noise).notes
+    assert re.search(message, " ".join(notes)) if message else notes == ()
+
+
+def test_a_noise_floor_of_one_run_is_pointed_out() -> None:
+    sides = [make_side(name, {"ttft_p50": around(1.0, 0.04, 3)}) for name in "ab"]
+    assert "has 1 run under" in check(sides[0], sides[1], TTFT_5, sides[0].points[:1]).notes[0]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "there is none"),
+        ('[[rule]]\nmetric = "ttft_p50"\nabsolute = "5"', "'5' has no unit"),
+        ('[[rule]]\nmetric = "ttft_p50"\nat_most = "0.2"', "'0.2' has no unit"),
+        ('[[rule]]\nmetric = "total_throughput"\nrelative = "100%"', "would never fail"),
+        ('[[rule]]\nmetric = "ttft_p50"\nat_least = "2s"\nat_most = "1s"', "no value keeps both"),
         ("[[rule]]\nrelative = '5%'", "metric: is missing"),
         ('[[rule]]\nmetric = "ttft_p98"\nrelative = "5%"', "Did you mean ttft_p99"),
         ('[[rule]]\nmetric = "ttft_p50"', "there is no limit"),

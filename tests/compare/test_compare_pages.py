@@ -20,7 +20,7 @@ from longbench_sched.report import junit, machine, markdown, parquet, terminal
 from longbench_sched.report.layout import Page
 from longbench_sched.report.needs import build_needs
 from longbench_sched.report.page import build_page
-from longbench_sched.report.verdict import build_verdict
+from longbench_sched.report.verdict import allowed_text, build_verdict
 from longbench_sched.report.versus import build_comparison, signed
 
 HOSTILE = "\x1b[31mred\u202e | <b>`x`</b>"
@@ -163,6 +163,18 @@ def test_a_verdict_is_junit_xml_with_a_test_case_a_rule() -> None:
     message = suite[1][0].get("message")
     assert message is not None
     assert message.startswith("ITL p99 +1330 %")
+
+
+def test_a_check_whose_rules_cover_nothing_is_no_green_suite() -> None:
+    policy = read_policy('[[rule]]\nmetric = "ttft_p50"\nrelative = "5%"\ncell = "nope"\n', "gate.toml")
+    suite = ET.fromstring(junit.render(build_verdict(check(side("main", BASE), side("new", BASE), policy))))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", "0", "1")
+    assert "No load of these runs is covered by the rule on ttft_p50" in str(suite[0][0].get("message"))
+
+
+def test_a_rule_with_two_limits_on_a_value_says_both() -> None:
+    policy = read_policy('[[rule]]\nmetric = "ttft_p50"\nat_least = "1s"\nat_most = "5s"\n', "gate.toml")
+    assert allowed_text(policy.rules[0]).replace("\u00a0", " ") == ">= 1.00 s <= 5.00 s"
 
 
 @pytest.mark.parametrize("varies", [False, True])
