@@ -131,7 +131,7 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
     changes: dict[str, Any] = {}
     if given["num_runs"] is not None:
         changes["repeats"] = given["num_runs"]
-    if given["seed"]:
+    if given["seed"] is not None:
         changes["seed"] = given["seed"]
     if given["order"] is not None:
         changes["order"] = one_of(given["order"], ("abba", "random"), "--order")
@@ -433,7 +433,7 @@ def _print(by_target: Mapping[str, Sequence[Summary]], exports: Sequence[Export]
             comparison = compare(sides[0], sides[1:])
         except NotComparableError as error:
             output.explain(f"Error: {error}")
-            pages.print_page(summaries)
+            pages.say_page(build_page(summaries), exports)
             return EXIT_INCONCLUSIVE
         pages.say_page(build_comparison(comparison), exports)
         return EXIT_OK if comparison.is_comparable else EXIT_INCONCLUSIVE

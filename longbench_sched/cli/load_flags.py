@@ -41,3 +41,7 @@ NumWarmups = Annotated[
     typer.Option("--num-warmups", help="Requests before the measured ones, never counted.", rich_help_panel=LOAD),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Another draw of lengths, times and prompts.", rich_help_panel=LOAD)]
+SeedOfAny = Annotated[  # None where none was given: an experiment's file has one of its own
+    int | None,
+    typer.Option("--seed", help="Another draw of lengths, times and prompts.", show_default="0", rich_help_panel=LOAD),
+]

@@ -53,7 +53,7 @@ def run(
     num_prompts: load_flags.NumPrompts = None,
     duration: load_flags.Duration = None,
     num_warmups: load_flags.NumWarmups = None,
-    seed: load_flags.Seed = 0,
+    seed: load_flags.SeedOfAny = None,
     prompts: Annotated[
         str | None,
         typer.Option(
@@ -216,7 +216,7 @@ def run(
     check_engine_flags(given)
     wanted = Order(
         workload=load_workload(workload, read_overrides(given)),
-        seed=seed,
+        seed=seed or 0,
         folder=Path(output_dir),
         timing=read_timing(given),
         tokenizer=None if tokenizer is None else Path(tokenizer),

@@ -203,7 +203,7 @@ def checked(experiment: Experiment) -> Experiment:
 def _read_target(table: Table) -> TargetSpec:
     name = table.take("name", strict.text, "")
     if not _NAME.fullmatch(name):
-        table.fail("name", f"{name!r} is no name. Use letters, digits and _+- (vllm-8k).")
+        table.fail("name", _no_name(name))
     base_url = table.take("base_url", strict.text, None)
     is_embedded = table.take("embedded", strict.flag, False)
     is_simulated = table.take("simulated", strict.flag, False)
@@ -227,6 +227,10 @@ def _read_target(table: Table) -> TargetSpec:
     )
     table.close()
     return target
+
+
+def _no_name(name: str) -> str:
+    return f"{name!r} is no name for a target. Use letters (of ASCII), digits and _+-, at most 40 (vllm-8k)."
 
 
 def make_target(
@@ -307,7 +311,9 @@ def read_target_flag(text: str) -> TargetSpec:
         if not sign or not value:
             raise UsageError(f"--target {text!r}: {part!r} is not KEY=VALUE. Write name=URL,engine=vllm,gpus=2.")
         settings[key.strip()] = value.strip()
-    if not equals or not _NAME.fullmatch(name) or not where:
+    if equals and name and not _NAME.fullmatch(name):
+        raise UsageError(f"--target {text!r}: {_no_name(name)}")
+    if not equals or not name or not where:
         raise UsageError(f"--target {text!r} is not NAME=URL,engine=ENGINE. Write a=http://gpu7:8000,engine=vllm.")
     knobs = tuple(f"{key.removeprefix('set.')}={settings.pop(key)}" for key in list(settings) if key.startswith("set."))
     known = {"engine", "model", "api", "count", "api_key_env", "gpu", "time_scale", "gpus", "dollars_per_hour"}

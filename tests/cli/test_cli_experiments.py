@@ -303,6 +303,46 @@ def test_a_target_that_cannot_be_reached_costs_only_its_own_cells(
     assert capsys.readouterr().err.count("failed: cannot reach vllm") == 2
 
 
+@pytest.mark.parametrize("has_another", [True, False], ids=["another is good", "none is"])
+def test_a_target_that_fails_its_requests_costs_no_other_and_no_export(
+    tmp_path: Path, workload: str, has_another: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every second request of `bad` is refused: it is left out by name, and what can be compared is."""
+    numbers = itertools.count()
+
+    def bad(request: Received) -> list[Step]:
+        if request.method == "POST" and next(numbers) % 2:
+            return [Send(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}")]
+        return Script()(request)
+
+    out = tmp_path / "out.md"
+    with ScriptedServer(Script()) as server, ScriptedServer(bad) as failing, ScriptedServer(Script()) as other:
+        servers = {"good": server, "bad": failing, **({"also": other} if has_another else {})}
+        targets = [word for name, one in servers.items() for word in ("--target", f"{name}={one.url},engine=vllm,model=m")]
+        words = ["run", workload, *targets, "--num-runs", "2", *QUICK, "--output-dir", str(tmp_path / "r")]
+        assert main([*words, "--export", str(out)]) == 4
+    printed = capsys.readouterr()
+    if has_another:
+        assert "bad, tiny is left out." in out.read_text()
+        assert "tiny, also, " in printed.out
+    else:
+        assert "bad cannot be compared with the base (failures)" in printed.err
+        assert "bad block 2" in out.read_text()
+
+
+def test_a_seed_of_0_stands_over_that_of_the_file(tmp_path: Path, longer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "seeded.toml"
+    path.write_text(
+        f'repeats = 1\nseed = 7\nworkload = "{longer}"\n[[target]]\nname = "a"\nengine = "vllm"\nsimulated = true\n'
+    )
+
+    def plan(*words: str) -> str:
+        assert main(["run", str(path), "--dry-run", *words]) == 0
+        return capsys.readouterr().out
+
+    assert plan("--seed", "7") == plan() != plan("--seed", "0")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
