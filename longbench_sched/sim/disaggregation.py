@@ -93,7 +93,7 @@ class DisaggregatedEngine:
     decoders: list[Engine]
     pools: Pools = field(default_factory=Pools)
     on_land: Callable[[Passage], None] | None = None  # looks at every passage when it has arrived
-    watch: Watch | None = None
+    watch: Watch | None = None  # is told of transfers
     counters: Counters = field(default_factory=Counters)
     _pool: list[_Prefiller] = field(default_factory=list)
     _decoders: list[_Decoder] = field(default_factory=list)
@@ -274,7 +274,7 @@ class DisaggregatedEngine:
             passage = prefiller.passages.get(chunk.sequence)
             if passage is not None and passage.prefill_began_s < 0:
                 passage.prefill_began_s = now_s
-        self._note_step(engine, now_s)
+        self.counters.n_steps += 1
         self._at(now_s + step_s, lambda end_s: self._end_prefill(prefiller, end_s))
 
     def _end_prefill(self, prefiller: _Prefiller, now_s: float) -> None:
@@ -282,8 +282,6 @@ class DisaggregatedEngine:
         plan = engine.step
         assert plan is not None
         assert not plan.decodes, "PD-1: no decode on a prefill engine"
-        if self.watch is not None:
-            self.watch.ended(engine, now_s)
         ended = set(engine.end(now_s))
         for chunk in plan.chunks:
             passage = prefiller.passages.get(chunk.sequence)
@@ -409,7 +407,7 @@ class DisaggregatedEngine:
         step_s = engine.begin(now_s)
         if step_s is None:
             return
-        self._note_step(engine, now_s)
+        self.counters.n_steps += 1
         self._at(now_s + step_s, lambda end_s: self._end_decode(decoder, end_s))
 
     def _end_decode(self, decoder: _Decoder, now_s: float) -> None:
@@ -417,19 +415,12 @@ class DisaggregatedEngine:
         plan = engine.step
         assert plan is not None
         assert not plan.chunks, "PD-1: no prefill on a decode engine"
-        if self.watch is not None:
-            self.watch.ended(engine, now_s)
         for sequence in engine.end(now_s):
             self.counters.generated_tokens += sequence.yielded_now
             self._yielded.append(sequence)
             if sequence.finish is not None:
                 self.counters.finished[sequence.finish] += 1
                 self._leave(self._passages[sequence])
-
-    def _note_step(self, engine: Engine, now_s: float) -> None:
-        self.counters.n_steps += 1
-        if self.watch is not None:
-            self.watch.began(engine, now_s)
 
     def _leave(self, passage: Passage) -> None:
         """Give back what was set aside for it."""

@@ -34,6 +34,7 @@ from longbench_sched.sim.queue_limit import Full, full_queue
 from longbench_sched.sim.radix_cache import RadixCache
 from longbench_sched.sim.state import Accepted, Policy, SchedulerState
 from longbench_sched.sim.step import Sequence, StepPlan
+from longbench_sched.sim.watch import Watch
 
 EngineOptions = (
     VllmV1Options | VllmV0Options | SglangOptions | TrtllmOptions | StaticOptions | OrcaOptions | SarathiOptions
@@ -80,6 +81,7 @@ class Engine:
     counters: Counters = field(default_factory=Counters)
     step: StepPlan | None = None  # the one in progress
     accepted: Accepted | None = None  # how many drafts of a verification hold; None: none
+    watch: Watch | None = None  # is told of every step that computes something
     _ahead: StepPlan | None = None  # planned while the one in progress runs
     _is_news: bool = False  # somebody came or was aborted since the last plan was made
 
@@ -143,6 +145,8 @@ class Engine:
         if plan.is_empty:
             return plan.wait_s
         duration_s = self.cost(plan)
+        if self.watch is not None:
+            self.watch.began(self, now_s)  # before the plan made ahead changes what this step is seen with
         if self.state.is_ahead:
             self._ahead = self._reserved(now_s)
         self.counters.n_steps += 1
@@ -154,6 +158,8 @@ class Engine:
         plan = self.step
         assert plan is not None
         self.step = None
+        if self.watch is not None and not plan.is_empty:
+            self.watch.ended(self, end_s)
         return self._advance(plan, end_s)
 
     def _advance(self, plan: StepPlan, end_s: float) -> list[Sequence]:

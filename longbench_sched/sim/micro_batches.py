@@ -28,7 +28,6 @@ from longbench_sched.sim.policy.sarathi import FastgenOptions
 from longbench_sched.sim.policy.sglang import Sglang, SglangNote, SglangOptions
 from longbench_sched.sim.policy.vllm_v1 import VllmV1, VllmV1Options
 from longbench_sched.sim.step import Sequence, StepPlan
-from longbench_sched.sim.watch import Watch
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 
@@ -117,7 +116,6 @@ class PipedEngine(Engine):
     places: int = field(kw_only=True, default=0)  # requests that run at once, of all slots and of one
     places_of_slot: int = field(kw_only=True, default=0)
     flight: deque[MicroBatch] = field(default_factory=deque)  # in the order in which they were sent
-    watch: Watch | None = None
     _free_at_s: list[float] = field(default_factory=list)
     _slots: list[_Slot] = field(default_factory=list)
     _next_slot: int = 0

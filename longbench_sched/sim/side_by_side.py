@@ -9,7 +9,6 @@ from longbench_sched.sim.engine import Counters, Engine, Glide
 from longbench_sched.sim.models import Model
 from longbench_sched.sim.queue_limit import Full
 from longbench_sched.sim.step import Sequence
-from longbench_sched.sim.watch import Watch
 
 _INSTANT_S = 0.6e-9  # what lies closer together is one instant: callers count whole ns
 
@@ -19,7 +18,6 @@ class SideBySide:
     """Several engines, as an engine: `begin` may be called at any time and starts what can be started."""
 
     engines: list[Engine]
-    watch: Watch | None = None
     _ends_s: list[float | None] = field(default_factory=list)  # when something happens in each
     _owner: dict[Sequence, Engine] = field(default_factory=dict)
 
@@ -128,8 +126,6 @@ class SideBySide:
             if self._ends_s[i] is None or engine.is_concurrent:
                 step_s = engine.begin(now_s)
                 self._ends_s[i] = None if step_s is None else now_s + step_s
-                if self.watch is not None and engine.step is not None:
-                    self.watch.began(engine, now_s)
         ends_s = [end_s for end_s in self._ends_s if end_s is not None]
         return max(min(ends_s) - now_s, 0.0) if ends_s else None
 
@@ -140,8 +136,6 @@ class SideBySide:
             due_s = self._ends_s[i]
             if due_s is not None and due_s <= end_s + _INSTANT_S:
                 self._ends_s[i] = None
-                if self.watch is not None and engine.step is not None:
-                    self.watch.ended(engine, end_s)
                 yielded += engine.end(end_s)
         for sequence in yielded:
             if sequence.finish is not None:

@@ -3,8 +3,8 @@
 Bills are made part by part (`StepCost.explain`), which costs more than the price alone: a trace makes a simulation two or three
 times as slow.
 
-One engine is noted when its step begins. Where several things go on at once, a row is written when the step, or the micro-
-batch, is over: its end then is the instant at which its tokens went out, to the ns.
+A step is explained when it begins, before the next one is planned, which may preempt who is in it. Its row is written when the
+step, or the micro-batch, is over: its end is the instant at which its tokens went out, to the ns.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ class StepTracer:
                 self._know("prefill", engine.prefillers)
                 self._know("decode", engine.decoders)
             case SideBySide():
-                engine.watch = self
                 self._know("", engine.engines)
             case _:
                 self._know("", [engine])
@@ -78,38 +77,24 @@ class StepTracer:
     def _know(self, pool: str, engines: Sequence[Engine]) -> None:
         for instance, engine in enumerate(engines):
             self._places[id(engine)] = _Place(pool, instance)
-            if isinstance(engine, PipedEngine):
-                engine.watch = self
+            engine.watch = self
         first = engines[0]
         self._pools.append(PoolFacts(pool, len(engines), first.layout.pp, first.kv_tokens))
 
-    # transport.StepObserver
-
-    def note(self, engine: Engine, begin_ns: int, end_ns: int) -> None:
-        """The step in progress of the engine, and from when to when it runs."""
-        plan, place = engine.step, self._places.setdefault(id(engine), _Place())
-        assert plan is not None
-        if plan.is_empty:  # the scheduler waits for company: time passes, nothing is computed
-            return
-        (row,) = _rows(engine, place, plan, [engine.cost.explain(plan)])
-        self._add(row, begin_ns, end_ns)
-
-    # watch.Watch: engines side by side
+    # watch.Watch: steps
 
     def began(self, engine: Engine, begin_s: float) -> None:
         """The engine's step in progress has begun."""
         plan, place = engine.step, self._places[id(engine)]
         assert plan is not None
-        if plan.is_empty:
-            return
         (row,) = _rows(engine, place, plan, [engine.cost.explain(plan)])
         place.begun = row, begin_s
 
     def ended(self, engine: Engine, end_s: float) -> None:
         """It has ended."""
         place = self._places[id(engine)]
-        if place.begun is not None:
-            self._add_after(place, 0, *place.begun, end_s)
+        assert place.begun is not None
+        self._add_after(place, 0, *place.begun, end_s)
         place.begun = None
 
     def transferred(self, engine: Engine, begin_s: float, end_s: float, tokens: int, n_bytes: int) -> None:
@@ -135,13 +120,10 @@ class StepTracer:
             self._add_after(place, stage, row, begin_s, end_s if row is rows[-1] else left_s)
 
     def _add_after(self, place: _Place, lane: int, row: _Row, begin_s: float, end_s: float) -> None:
-        """A row of engines whose clock is in seconds: what rounding lets begin before the row before it ended begins then."""
+        """A row. The clock is in seconds: what rounding lets begin before the row before it ended begins then."""
         begin_ns, end_ns = (self._origin_ns + round(at_s * 1e9) for at_s in (begin_s, end_s))
         begin_ns = max(begin_ns, place.until_ns.get(lane, begin_ns))
         place.until_ns[lane] = end_ns
-        self._add(row, begin_ns, end_ns)
-
-    def _add(self, row: _Row, begin_ns: int, end_ns: int) -> None:
         self._columns.add(row.ints | {"begin_ns": begin_ns, "end_ns": end_ns}, row.floats, row.texts)
 
 

@@ -24,7 +24,6 @@ from longbench_sched.record import Decoded, Reason, Status, StreamRecord, TokenS
 from longbench_sched.sim.clock import VirtualLoop
 from longbench_sched.sim.content import Content, prompt_content
 from longbench_sched.sim.deployment import AnyEngine
-from longbench_sched.sim.engine import Engine
 from longbench_sched.sim.step import Sequence
 
 PREEMPTED = "preempted"  # a mark: the request lost its KV at least once
@@ -34,11 +33,7 @@ class StepObserver(Protocol):
     """Looks at every step."""
 
     def attach(self, engine: AnyEngine, origin_ns: int) -> None:
-        """Told once what will run. Where several things go on at once, the engine tells of them, in seconds from the origin."""
-        ...
-
-    def note(self, engine: Engine, begin_ns: int, end_ns: int) -> None:
-        """The step in progress of an engine that does one after the other, and from when to when it runs."""
+        """Told once what will run. The engine then tells of its steps, in seconds from the origin (`watch.Watch`)."""
         ...
 
 
@@ -191,9 +186,6 @@ class SimTransport:
             self._end_ns = None
             return False
         self._end_ns = at_ns + max(1, round(duration_s * 1e9))
-        if self._observer is not None and not self._engine.is_concurrent:
-            assert isinstance(self._engine, Engine)
-            self._observer.note(self._engine, at_ns, self._end_ns)
         return True
 
     def _glide(self, end_ns: int, until_ns: int | None) -> int | None:

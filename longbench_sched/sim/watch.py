@@ -1,4 +1,4 @@
-"""Watch: what engines in which several things go on at once tell of them, for a trace. Instants are seconds on their clock."""
+"""Watch: what engines tell of what they do, for a trace. Instants are seconds on their clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Watch(Protocol):
     """Is told; changes nothing."""
 
     def began(self, engine: Engine, begin_s: float) -> None:
-        """Of engines that act side by side: the engine's step in progress has begun."""
+        """The engine's step in progress has begun; the one after it is not planned yet."""
         ...
 
     def ended(self, engine: Engine, end_s: float) -> None:

@@ -15,12 +15,12 @@ FACTS = StepFacts("run", "vllm", "H200", "Qwen", 1)
 def trace(engine: Engine, *arrivals: tuple[int, int]) -> tuple[StepTable, list[float]]:
     """Requests (isl, osl) that are all there at 0, run to the end; the trace and the price of each step."""
     tracer, prices = StepTracer(), []
+    tracer.attach(engine, 0)
     for isl, osl in arrivals:
         engine.submit(isl, osl, 0.0)
     now_ns = 0
     while (seconds := engine.begin(now_ns / 1e9)) is not None:
         end_ns = now_ns + round(seconds * 1e9)
-        tracer.note(engine, now_ns, end_ns)
         prices.append(seconds)
         engine.end(end_ns / 1e9)
         now_ns = end_ns
@@ -69,3 +69,15 @@ def test_every_column_is_filled_and_described() -> None:
     assert named == {column.name for column in STEP_COLUMNS}
     assert all(column.meaning for column in STEP_COLUMNS)
     assert {len(column) for group in (steps.ints, steps.floats, steps.texts) for column in group.values()} == {steps.n}
+
+
+def test_a_step_is_explained_as_it_was_charged_though_the_next_plan_preempts_who_is_in_it() -> None:
+    """8 blocks of 16, the next step planned meanwhile: A and B fill 4 each, then A's fifth takes B's place."""
+    steps, prices = trace(vllm(128, async_scheduling=True), (60, 20), (60, 20))
+    billed = [max(one) for one in zip(steps.floats["gpu_s"], steps.floats["host_s"], strict=True)]
+    assert billed == pytest.approx(prices, rel=1e-12)
+    contexts = [n for n, alike in zip(steps.ints["decode_context"], steps.ints["n_decode"], strict=True) if alike == 2]
+    assert contexts == [122, 124, 126, 128]
+    # B leaves with the plan that preempts it, and not with the step that ran when this was decided.
+    assert list(steps.ints["n_preempted"][:7]) == [0, 0, 0, 0, 0, 1, 0]
+    assert list(steps.ints["n_running"][:7]) == [2, 2, 2, 2, 2, 1, 1]
