@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
@@ -113,6 +114,12 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(str(error), error.exit_code, debug)
     except typer.Abort:
         return EXIT_INTERRUPTED
+    except OSError as error:
+        if not isinstance(error.filename, str | bytes):
+            return _fail(_bug(error), EXIT_NOT_MEASURED, debug)
+        # A path that the system does not even look at: a name too long, a folder on the way that is closed to us.
+        why = (error.strerror or type(error).__name__).lower()
+        return _fail(f"{os.fsdecode(error.filename)[:200]!r} cannot be used: {why}. Give another path.", EXIT_USAGE, debug)
     except Exception as error:
         if not hasattr(error, "format_message"):
             return _fail(_bug(error), EXIT_NOT_MEASURED, debug)

@@ -84,7 +84,7 @@ class Driver:
     # Open loop.
 
     async def _run_open(self, requests: Sequence[Request], loop: OpenLoop, start_ns: int, stop_ns: int | None) -> None:
-        places = None if loop.max_in_flight is None else _Places(loop.max_in_flight)
+        places = None if loop.max_in_flight is None else _Places(min(loop.max_in_flight, len(requests)))
         scheduler = asyncio.ensure_future(self._schedule(requests, places, start_ns, stop_ns))
         self._schedulers.add(scheduler)
         try:

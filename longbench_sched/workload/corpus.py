@@ -7,6 +7,7 @@ has. All come in pieces of a few thousand characters, in an order that depends o
 
 from __future__ import annotations
 
+import os
 import random
 import sysconfig
 from collections.abc import Iterator
@@ -102,7 +103,9 @@ def files_text(path: Path, seed: int, *purpose: object) -> Iterator[str]:
     """Pieces of a text file, or of the text files of a folder in an order that depends on the seed. Raises PromptError."""
     if path.is_dir():
         found = sorted(
-            p for p in path.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)
+            p
+            for p in path.rglob("*")
+            if os.path.isfile(p) and not any(part.startswith(".") for part in p.relative_to(path).parts)
         )
         yield from _folder_text(path, found, seed, purpose)
         return

@@ -313,6 +313,19 @@ def test_goodput_takes_several_limits_as_todays_tools_write_them(given: list[str
     assert spread_goodput(given) == spread
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["show", "latest", "--output-dir", "LONG"], ["run", "smoke", "--output-dir", "LONG"], ["serve", "--model", "LONG"]],
+    ids=lambda command: command[0],
+)
+def test_a_path_that_the_system_refuses_is_wrong_usage(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A name too long, or a folder on the way that is closed to us: no defect of the tool."""
+    assert main([word.replace("LONG", "a" * 300) for word in command]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("Error: 'aaa")
+    assert "file name too long. Give another path." in printed
+
+
 def test_an_unforeseen_error_is_one_line_and_not_a_failed_gate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -245,6 +245,11 @@ def test_no_warm_ups_take_no_time() -> None:
     assert run_virtually(scenario) == T0
 
 
+def test_a_cap_above_all_requests_holds_none_back_and_costs_no_memory() -> None:
+    plan = make_plan(open_lane(make_requests(3, lambda _: 0.0), max_in_flight=2**62))
+    assert [record.slot_ns - record.due_ns for record in _drive(plan, _always(S)).records] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("cap", [None, 1, 3])
 def test_a_stopped_open_loop_sends_nothing_more_and_drains(cap: int | None) -> None:
     """Due each second, 10 s each, stopped at 3.5 s: what is in flight ends, what waits for a place is never sent."""
