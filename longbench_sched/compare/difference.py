@@ -17,7 +17,7 @@ NOT_SETTINGS = frozenset({"prefix_hit_tokens", "template_overhead", "time_scale"
 
 @dataclass(frozen=True, slots=True)
 class FactDifference:
-    """One fact with what each side says; several values where the runs of a side do not agree."""
+    """One fact with what each side says, the same or not; several values where the runs of a side do not agree."""
 
     name: str
     values: tuple[str, ...]  # by side
@@ -25,15 +25,13 @@ class FactDifference:
 
 def differing_facts(sides: Sequence[Sequence[RunPoint]]) -> tuple[FactDifference, ...]:
     """Facts that are not the same on all sides. One that some side does not tell is listed if another does."""
-    names = list(dict.fromkeys(name for side in sides for point in side for name in ("engine", *point.facts)))
-    found = []
-    for name in names:
-        if name in NOT_SETTINGS:
-            continue
-        values = tuple(_say(name, side) for side in sides)
-        if len(set(values)) > 1:
-            found.append(FactDifference(name, values))
-    return tuple(found)
+    return tuple(fact for fact in all_facts(sides) if len(set(fact.values)) > 1)
+
+
+def all_facts(sides: Sequence[Sequence[RunPoint]]) -> tuple[FactDifference, ...]:
+    """Every fact that some side tells, with what each side says."""
+    names = dict.fromkeys(name for side in sides for point in side for name in ("engine", *point.facts))
+    return tuple(FactDifference(name, tuple(_say(name, side) for side in sides)) for name in names if name not in NOT_SETTINGS)
 
 
 def _say(name: str, side: Sequence[RunPoint]) -> str:

@@ -207,7 +207,7 @@ def _sweep(summaries: Sequence[Summary], suffix: str) -> Iterator[Chart]:
         scale = scale_of("s", max((stat.p50 for stat in stats if stat.p50 is not None), default=None))
         rows = [
             {
-                "run": headline.engine_name(summary.meta),
+                "run": clean(summary.meta.experiment.get("target") or headline.engine_name(summary.meta), 40),
                 "load": load,
                 "value": stat.p50 * scale.factor,
                 "low": (stat.low if stat.low is not None else stat.p50) * scale.factor,

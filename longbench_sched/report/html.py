@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from longbench_sched.compare.comparison import Side
+from longbench_sched.compare.difference import all_facts
 from longbench_sched.metrics.curves import BINS, MAX_POINTS, RANKS, TAIL_RANKS
 from longbench_sched.metrics.stalls import FACTOR
 from longbench_sched.report import headline, several
@@ -80,6 +82,23 @@ HOW = (
     ),
 )
 
+HOW_COMPARED = (
+    (
+        "Evidence",
+        "each run gives one value a figure; intervals are of how these differ from run to run, not of requests inside a run.",
+    ),
+    (
+        "Interval",
+        "95 %, Student's t on logarithms: of differences block by block where both sides ran in the same blocks, else Welch's.",
+    ),
+    (
+        "Judgement",
+        "p values of all figures (of a check: all rules) are corrected together (Holm): at most one page in twenty errs.",
+    ),
+    ("Smallest visible", "a true change of that size is found in four of five such comparisons."),
+    ("Like with like", "lengths, arrivals, cache, packing, failures and the client's health are compared first; see the top."),
+)
+
 
 def render(page: Page) -> str:
     """The whole page. Raises UsageError without the extra [plots]."""
@@ -121,6 +140,12 @@ def _document(page: Page, pictures: Sequence[Chart]) -> Iterator[str]:
         yield "<h2>How it was measured</h2>"
         yield _measured(page)
         yield _lines(tuple(Line(label, text) for label, text in HOW))
+    judged = page.comparison or page.verdict
+    if judged is not None:
+        yield "<h2>Engines, as they say of themselves</h2>"
+        yield _facts_of_sides(judged.sides)
+        yield "<h2>How it was compared</h2>"
+        yield _lines(tuple(Line(label, text) for label, text in HOW_COMPARED))
     yield "</body></html>"
 
 
@@ -194,6 +219,15 @@ def _facts(page: Page) -> str:
     return _by_run("Fact", page, rows)
 
 
+def _facts_of_sides(sides: Sequence[Side]) -> str:
+    """The same, a column a side of a comparison, with the machines that measured."""
+    facts = sorted(all_facts([side.points for side in sides]), key=lambda fact: len(set(fact.values)) == 1)
+    rows = [(clean(fact.name, 40), *(clean(value, 80) for value in fact.values)) for fact in facts]
+    machines = [{_text(point.machine.get("cpu")) for point in side.points} for side in sides]
+    rows.append(("measured from", *(", ".join(sorted(found)) for found in machines)))
+    return _columns("Fact", [clean(side.name, 40) for side in sides], rows)
+
+
 def _measured(page: Page) -> str:
     metas = [summary.meta for summary in page.summaries]
     said = [_provenance(meta) for meta in metas]
@@ -202,7 +236,10 @@ def _measured(page: Page) -> str:
 
 
 def _by_run(title: str, page: Page, rows: Sequence[tuple[str, ...]]) -> str:
-    labels = several.labels(page.summaries)
+    return _columns(title, several.labels(page.summaries), rows)
+
+
+def _columns(title: str, labels: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
     head = "".join(_cell("th", text, "l") for text in (title, *labels))
     body = "".join(f"<tr>{''.join(_cell('td', cell, 'l') for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

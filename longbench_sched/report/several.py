@@ -73,7 +73,7 @@ def labels(summaries: Sequence[Summary]) -> list[str]:
 
 
 def _names_in_experiment(metas: Sequence[RunMeta]) -> list[list[str]]:
-    """Targets, then with their blocks, then with their loads as well; nothing unless all runs belong to an experiment."""
+    """Targets, then with their blocks, with their loads, with both; nothing unless all runs belong to an experiment."""
     places = [meta.experiment for meta in metas]
     if not all("target" in place for place in places):
         return []
@@ -81,7 +81,8 @@ def _names_in_experiment(metas: Sequence[RunMeta]) -> list[list[str]]:
     numbers = [place["block"] + 1 if isinstance(place.get("block"), int) else "?" for place in places]
     blocks = [f"{target} block {number}" for target, number in zip(targets, numbers, strict=True)]
     loads = [f"{target} {clean(place.get('cell') or '?', 60)}" for target, place in zip(targets, places, strict=True)]
-    return [targets, blocks, loads]
+    everything = [f"{load} block {number}" for load, number in zip(loads, numbers, strict=True)]
+    return [targets, blocks, loads, everything]
 
 
 def _head(names: Sequence[str], summaries: Sequence[Summary]) -> list[Line]:

@@ -21,6 +21,7 @@ from longbench_sched.metrics.curves import ECDFS, Ecdf
 from longbench_sched.report.charts import COLOURS, SIZE, Chart, Rows, colours, step_rows, trade_off, value_axis
 from longbench_sched.report.figures import scale_of
 from longbench_sched.report.page import stat_title
+from longbench_sched.report.sweep_charts import sweep_charts
 from longbench_sched.report.untrusted import clean
 from longbench_sched.report.versus import figure_title, simulated_suffix
 
@@ -67,6 +68,7 @@ def comparison_charts(comparison: Comparison) -> list[Chart]:
         if several:
             words += [clean(match.cell, 60), *([match.window] if match.window.startswith("lane ") else [])]
         found.append(_forest(f"change-{number}", f"Change: {', '.join(words)}{suffix}", changes, _CALLS))
+    found += sweep_charts(comparison, suffix)
     found += _distributions(comparison.sides, suffix, {(match.candidate, match.cell) for match in comparison.refused})
     found += _trade_offs(comparison, suffix)
     return [chart for chart in found if chart is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -47,8 +48,6 @@ class Seen(HTMLParser):
 
 def with_curves(summary: Summary, request: str = "r", n: int = 40) -> Summary:
     """Curves of four metrics and of some requests, of plausible figures."""
-    from dataclasses import replace
-
     rng = random.Random(1)
     values = sorted(rng.lognormvariate(0, 0.5) for _ in range(n))
     shares = [(place + 1) / n for place in range(n)]
@@ -146,12 +145,14 @@ def test_runs_under_several_loads_are_drawn_against_the_load() -> None:
         (load, pytest.approx(11.2), pytest.approx(10.9), pytest.approx(11.5)) for load in (8, 16, 32)
     ]
     assert "load-ttft" not in {chart.name for chart in charts(runs[:2])}
+    # Two targets of one engine are two curves.
+    targets = [replace(run, meta=replace(run.meta, experiment={"target": name})) for name in "ab" for run in runs]
+    rows = {chart.name: chart for chart in charts(targets)}["load-ttft"].spec["data"]["values"]
+    assert [row["run"] for row in rows] == ["a"] * 3 + ["b"] * 3
 
 
 def run_of(name: str, speed: float, carried: float, gpus: int | None = 1) -> Summary:
     """A run that serves a user at `speed` and carries so much in all, both in tok/s."""
-    from dataclasses import replace
-
     from longbench_sched.metrics.stat import Rate, Stat
 
     facts = {"version": "0.33.0"} if gpus is None else {"tensor_parallel": gpus}
@@ -201,8 +202,6 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: p
 
 
 def test_a_token_alone_between_two_stalls_is_drawn_as_a_tick() -> None:
-    from dataclasses import replace
-
     def ticks(*ends_s: float) -> int:
         """Ticks drawn where a stall, a token and a stall end at these times."""
         begins_s = (0.0, *ends_s)

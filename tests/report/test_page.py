@@ -124,6 +124,8 @@ class TestSeveral:
         assert labels(("a", 0, "30k"), ("b", 0, "30k")) == ["a", "b"]
         assert labels(("a", 0, "30k"), ("a", 1, "30k")) == ["a block 1", "a block 2"]
         assert labels(("a", 0, "30k"), ("a", 0, "8k")) == ["a 30k", "a 8k"]
+        grid = [("a", block, load) for block in (0, 1) for load in ("30k", "8k")]
+        assert labels(*grid) == ["a 30k block 1", "a 8k block 1", "a 30k block 2", "a 8k block 2"]
         assert labels(("a", 0, "30k"), ("a", 0, "30k")) == ["r0", "r1"]
 
     def test_each_metric_is_a_group_of_rows_in_one_unit(self) -> None:

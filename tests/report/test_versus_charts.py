@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -116,6 +117,35 @@ def test_the_page_of_a_comparison_shows_its_charts_and_what_must_be_known_before
     alarmed = compare(side("a", BASE), [side("b", CANDIDATE, marks=("client-limited",))])
     page = html.render(build_comparison(alarmed))
     assert page.index("CLIENT-LIMITED") < page.index("<h2>Numbers</h2>")
+
+
+def test_the_page_of_a_comparison_says_what_the_engines_are_and_how_it_was_compared() -> None:
+    text = html.render(build_comparison(comparison(facts={"version": "<b>", "token_budget": 8192})))
+    facts = text[text.index("Engines, as they say of themselves") :]
+    assert ">vllm-8k</th>" in facts
+    assert '<td class="l">0.33.0</td><td class="l">&lt;b&gt;</td>' in facts
+    assert facts.index("version") < facts.index("token_budget")  # what differs comes first
+    assert "How it was compared" in facts
+
+
+def test_figures_over_a_sweep_are_curves_with_intervals_between_runs() -> None:
+    """CV 1 %, 5 runs: t(0.975, 4) x 0.01 / sqrt(5) = 1.2417 %."""
+
+    def swept(name: str, ttft_s: float) -> Side:
+        loads = [
+            make_side(name, {"ttft_p50": around(ttft_s * n, 0.01, 5)}, cell=f"c{n}", params={"concurrency": float(n)})
+            for n in (1, 8, 64)
+        ]
+        return Side(name, tuple(point for load in loads for point in load.points))
+
+    chart = named(comparison_charts(compare(swept("a", 0.1), [swept("b", 0.2)])))["sweep-1"]
+    rows = chart.spec["data"]["values"]
+    assert [(row["run"], row["at"]) for row in rows] == [(name, at) for name in "ab" for at in (1.0, 8.0, 64.0)]
+    half = math.exp(2.776445 * 0.01 / math.sqrt(5))
+    unit = 1e3 if "ms" in chart.spec["layer"][0]["encoding"]["y"]["title"] else 1.0
+    assert (rows[1]["value"], rows[1]["low"], rows[1]["high"]) == (
+        pytest.approx(0.8 * unit), pytest.approx(0.8 * unit / half), pytest.approx(0.8 * unit * half),
+    )  # fmt: skip
 
 
 def test_every_chart_of_simulated_runs_says_so_and_names_of_sides_are_words_alone() -> None:
