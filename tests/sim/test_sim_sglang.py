@@ -142,6 +142,20 @@ def test_in_0_4_a_retracted_request_asks_for_all_of_its_output_again() -> None:
     assert story.plans[5:] == [[(2, 11, 0, P)], [(2, 1, 11, D)], [(0, 7, 0, P)]]
 
 
+@pytest.mark.parametrize(("kv_tokens", "admitted"), [(101, 2), (100, 1)])
+def test_in_0_4_without_a_cache_one_that_ignores_eos_needs_room_at_the_ends_to_come(kv_tokens: int, admitted: int) -> None:
+    """After 40 for 0, 101 leave 61 for the 40 of 1: at the end of 0, in 10 steps, 21 less 2 x 10 are left. Of 100, none are.
+
+    With a cache 1 would ask for 40 + 30 of the 51 that 0 leaves.
+    """
+    flags = {"disable_radix_cache": True}
+    arrivals = [Arrival(0, 40, 10), Arrival(0, 40, 30)]
+    story = drive(sglang(kv_tokens, Sglang042Options, **flags), arrivals)
+    assert len(story.plans[0]) == admitted
+    assert story.preempted == []
+    assert len(drive(sglang(kv_tokens, Sglang042Options), arrivals).plans[0]) == 1
+
+
 def test_in_0_4_eagle_turns_chunks_tree_and_overlap_off() -> None:
     options = Sglang042Options(speculative_algorithm="EAGLE").resolved(GPUS["H200"], 32_768)
     assert (options.chunked_prefill_size, options.disable_radix_cache, options.disable_overlap_schedule) == (-1, True, True)

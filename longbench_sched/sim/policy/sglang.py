@@ -215,7 +215,7 @@ class Sglang:
                 raise Full
             if is_alone and plan.chunks:
                 return
-            if sequence.runs_to_length and not state.kv.is_caching and self.options.profile.reserves_ignore_eos_in_full:
+            if sequence.runs_to_length and not state.kv.is_caching:
                 is_taken = self._take_ignoring_eos(batch, sequence, decoding)
             else:
                 is_taken = self._take(batch, sequence)
@@ -294,17 +294,26 @@ class Sglang:
     def _take_ignoring_eos(self, batch: Batch, sequence: Sequence, decoding: SequenceOf[Sequence]) -> bool:
         """The same for a request that runs to its limit, without a cache: there must be room at every end to come."""
         extend = sequence.length
-        paged = batch.paged(extend) + batch.page
-        if paged > min(batch.current_left, batch.total_left):
+        if self.options.profile.looks_to_next_end:
+            # What it had generated before it was retracted is not asked for; where it does not fit, the engine fails.
+            needed = sequence.isl
+            is_room = extend <= batch.current_left
+        else:
+            needed = batch.paged(extend) + batch.page
+            is_room = needed <= min(batch.current_left, batch.total_left)
+        if not is_room:
             raise Full
         self._foresee(batch, sequence, decoding)
-        left = batch.current_left - paged
+        left = batch.current_left - needed
         freed = 0
         states = batch.states
         assert states is not None
         for i, (tokens_left, held) in enumerate(states):
             n = len(states) - i
-            if left + freed - tokens_left * n <= n:  # one token each in reserve
+            reserve = n  # one token each
+            if self.options.profile.looks_to_next_end:
+                tokens_left, reserve = states[min(i + 1, len(states) - 1)][0], 0
+            if left + freed - tokens_left * n <= reserve:
                 raise Full
             freed += held
         n = extend
@@ -320,7 +329,7 @@ class Sglang:
         """Keep the list of ends to come, nearest first."""
 
         def end_of(one: Sequence) -> tuple[float, int]:
-            return one.max_new * self._ratio_of(one, batch.ratio) - one.generated, one.length
+            return one.max_new * (1.0 if one.runs_to_length else batch.ratio) - one.generated, one.length
 
         if batch.states is None:
             others = [*decoding, *(chunk.sequence for chunk in batch.plan.chunks)]

@@ -21,6 +21,7 @@ class SglangProfile:
     orders: tuple[str, ...]  # that `--schedule-policy` knows
     drafters: tuple[str, ...]  # that `--speculative-algorithm` knows
     reserves_ignore_eos_in_full: bool  # what a sequence that ignores EOS may still generate is reserved, not a part of it
+    looks_to_next_end: bool  # without a cache, room for one that ignores EOS is looked for at the end after each; else at each
     admits_by_page: bool  # a prompt must leave a page unused, and what it has generated before is not asked for again
     caps_input_with_chunks: bool  # `max_prefill_tokens` ends a batch of several prompts even if they are chunked
     retracts_ahead: bool  # until there is room for 20 decode steps; else until the next one fits
@@ -35,6 +36,7 @@ SGLANG_0_5_23 = SglangProfile(
     orders=("fcfs", "lpm", "dfs-weight", "lof", "random", "hrrn", "shortest-prefill-first", "routing-key"),
     drafters=("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"),
     reserves_ignore_eos_in_full=True,
+    looks_to_next_end=False,
     admits_by_page=True,
     caps_input_with_chunks=False,
     retracts_ahead=False,
@@ -48,6 +50,7 @@ SGLANG_0_4_2 = SglangProfile(
     orders=("lpm", "random", "fcfs", "dfs-weight"),
     drafters=("EAGLE",),  # the others came later in 2025
     reserves_ignore_eos_in_full=False,
+    looks_to_next_end=True,
     admits_by_page=False,
     caps_input_with_chunks=True,
     retracts_ahead=True,
