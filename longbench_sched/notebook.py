@@ -124,6 +124,8 @@ def compare(base: Loaded | LoadedRun | str | Path, *candidates: Loaded | LoadedR
     """
     from longbench_sched.compare.comparison import compare as compare_sides
 
+    if not candidates:
+        raise UsageError("compare needs a base and a candidate: lb.compare(base, candidate).")
     given = (base, *candidates)
     sides = [_side(place, len(given), one) for place, one in enumerate(given, 1)]
     return Compared(compare_sides(sides[0], sides[1:]))
@@ -152,7 +154,9 @@ def _side(place: int, n: int, given: Loaded | LoadedRun | str | Path) -> Side:
         raise UsageError(
             f"side {place} holds runs of {len(names)} targets: {', '.join(names)}. Their mean would be of nothing."
         )
-    name = next(iter(names), "no runs")
+    if not names:
+        raise UsageError(f"side {place} holds no runs.")
+    (name,) = names
     return Side(f"{place}: {name}" if n > 1 else name, tuple(point_of(run.summary) for run in runs))
 
 

@@ -78,6 +78,13 @@ def test_runs_of_several_targets_are_no_side(folder: Path, tmp_path: Path) -> No
         lb.compare(lb.load(folder), lb.load(tmp_path))
 
 
+def test_a_side_without_runs_and_a_base_alone_are_no_comparison(folder: Path) -> None:
+    with pytest.raises(UsageError, match="side 2 holds no runs"):
+        lb.compare(lb.load(folder), lb.load())
+    with pytest.raises(UsageError, match="needs a base and a candidate"):
+        lb.compare(lb.load(folder))
+
+
 def test_what_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         _ = lb.lod
