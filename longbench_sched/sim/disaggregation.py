@@ -323,12 +323,12 @@ class DisaggregatedEngine:
         return end_s
 
     def _link(self, engine: Engine) -> Link:
-        """Every GPU of an engine has a link of its own; between unequal engines the smaller number counts."""
+        """Every GPU has a link of its own, over which copies take as long as one; of unequal engines the fewer parts count."""
         link = self.plan.link
         other = engine if self.plan.through_store else self.decoders[0]
         return replace(
             link,
-            n_links=link.n_links * min(engine.n_gpus, other.n_gpus),
+            n_links=link.n_links * min(one.layout.kv_parts(one.model) for one in (engine, other)),
             reslice=link.reslice if self.is_alike else RESLICE,
         )
 

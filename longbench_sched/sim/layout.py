@@ -1,8 +1,9 @@
 """Layout: how one engine is spread over GPUs, and what of the model lies on each.
 
-Tensor parallelism splits every layer: attention and KV heads, the feed-forward part. KV heads are copied once there are more
-GPUs than heads, and the latent vector of MLA is whole on every GPU. Pipeline parallelism splits the row of layers into stages;
-the first has the embedding as well, the last the head. How many tokens fit is decided by the stage with the least room.
+Tensor parallelism splits every layer: attention and KV heads, the feed-forward part. KV heads and what makes them are copied
+once there are more GPUs than heads; the latent vector of MLA, the projections to it, and routers are whole on every GPU.
+Pipeline parallelism splits the row of layers into stages; the first has the embedding as well, the last the head. How many
+tokens fit is decided by the stage with the least room.
 """
 
 from __future__ import annotations
@@ -63,14 +64,18 @@ class Layout:
         """Bytes of KV cache that a token takes on each GPU of a stage."""
         return self.stages(model)[stage] * model.attention.kv_elements(self.tp) * model.kv_bytes
 
+    def kv_parts(self, model: Model) -> int:
+        """GPUs that hold different parts of a token's KV; the rest hold copies."""
+        return self.pp * model.attention.kv_parts(self.tp)
+
     def weight_bytes(self, model: Model, stage: int) -> float:
         """Bytes of weights on each GPU of a stage; embedding and head at 2 bytes each."""
+        layers = model.layer_weights(self.tp) * model.weight_bytes * self.stages(model)[stage] / model.layers
         embeddings = model.embedding_weights()
-        layers = (model.total_weights() - embeddings) * model.weight_bytes * self.stages(model)[stage] / model.layers
         if self.pp > 1:
             is_end = stage in (0, self.pp - 1)
             embeddings = model.vocab * model.hidden if is_end else 0
-        return (layers + embeddings * 2) / self.tp
+        return layers + embeddings * 2 / self.tp
 
     def kv_capacity_tokens(self, gpu: Gpu, model: Model, usable_bytes: float, share: float = 1.0) -> int:
         """Tokens whose KV fits. Raises UsageError if the model leaves no room for one long request.

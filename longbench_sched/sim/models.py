@@ -30,9 +30,13 @@ class Gqa:
     kv_heads: int
     head_dim: int
 
-    def weights(self, hidden: int) -> int:
-        """Parameters of the projections of one layer."""
-        return hidden * (self.heads + 2 * self.kv_heads) * self.head_dim + self.heads * self.head_dim * hidden
+    def weights(self, hidden: int, tp: int = 1) -> int:
+        """Parameters of the projections of one layer on one of `tp` GPUs: split by heads, as the cache is."""
+        return 2 * hidden * self.heads // tp * self.head_dim + hidden * self.kv_elements(tp)
+
+    def kv_parts(self, tp: int) -> int:
+        """GPUs that hold different parts of the cache; the rest hold copies."""
+        return min(tp, self.kv_heads)
 
     def kv_elements(self, tp: int = 1) -> int:
         """Cached elements a token and layer on one of `tp` GPUs: heads are split, and copied once there are more GPUs."""
@@ -61,12 +65,20 @@ class Mla:
     rope_dim: int
     v_dim: int
 
-    def weights(self, hidden: int) -> int:
-        """Parameters of the projections of one layer."""
-        width = self.heads * (self.nope_dim + self.rope_dim)
+    def weights(self, hidden: int, tp: int = 1) -> int:
+        """Parameters of the projections of one layer on one of `tp` GPUs: those to the latents are whole on every GPU.
+
+        In vLLM and SGLang (`deepseek_v2.py`) `q_a_proj` and `kv_a_proj_with_mqa` are replicated, the others split by heads.
+        """
+        heads = self.heads // tp
+        width = heads * (self.nope_dim + self.rope_dim)
         query = hidden * self.q_rank + self.q_rank * width if self.q_rank else hidden * width
-        latent = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
-        return query + latent + self.heads * self.v_dim * hidden
+        latent = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank * heads * (self.nope_dim + self.v_dim)
+        return query + latent + heads * self.v_dim * hidden
+
+    def kv_parts(self, tp: int) -> int:
+        """GPUs that hold different parts of the cache: all hold the same."""
+        return 1
 
     def kv_elements(self, tp: int = 1) -> int:
         """Cached elements a token and layer: the latent is whole on every GPU."""
@@ -129,11 +141,15 @@ class Model:
 
     def linear_weights(self) -> int:
         """Parameters that work on every token: attention projections, feed-forward, the active experts; no embeddings."""
-        return self._layers_weights(self.experts.top_k if self.experts else 0)
+        return round(self._layers_weights(self.experts.top_k if self.experts else 0))
 
     def total_weights(self) -> int:
         """All parameters that lie in memory (norms and biases left out: below 0.1 %)."""
-        return self._layers_weights(self.experts.n_experts if self.experts else 0) + self.embedding_weights()
+        return round(self.layer_weights()) + self.embedding_weights()
+
+    def layer_weights(self, tp: int = 1) -> float:
+        """Parameters of all layers on one of `tp` GPUs: heads, feed-forward and experts are split, routers are whole."""
+        return self._layers_weights(self.experts.n_experts if self.experts else 0, tp)
 
     def embedding_weights(self) -> int:
         """Parameters of the embedding and the head."""
@@ -150,13 +166,12 @@ class Model:
         heads = self.attention.heads * (self.attention.head_dim if isinstance(self.attention, Gqa) else self.attention.v_dim)
         return 2.0 * tokens * (2 * self.hidden + (heads + 3 * width) / tp + self.attention.kv_elements(tp))
 
-    def _layers_weights(self, n_experts: int) -> int:
-        total = self.layers * self.attention.weights(self.hidden) + self.dense_layers() * 3 * self.hidden * self.ffn
+    def _layers_weights(self, n_experts: int, tp: int = 1) -> float:
+        attention, feed_forward = self.attention.weights(self.hidden, tp), 3 * self.hidden / tp
+        total = self.layers * attention + self.dense_layers() * feed_forward * self.ffn
         if self.experts:
-            moe = (
-                n_experts + self.experts.n_shared
-            ) * 3 * self.hidden * self.experts.ffn + self.hidden * self.experts.n_experts
-            total += (self.layers - self.n_dense_layers) * moe
+            moe = (n_experts + self.experts.n_shared) * feed_forward * self.experts.ffn
+            total += (self.layers - self.n_dense_layers) * (moe + self.hidden * self.experts.n_experts)
         return total
 
 

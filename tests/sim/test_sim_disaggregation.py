@@ -17,6 +17,8 @@ from longbench_sched.sim.disaggregation import DisaggregatedEngine, Passage
 from longbench_sched.sim.engine import Engine, build_engine
 from longbench_sched.sim.flags import read_flags
 from longbench_sched.sim.goodput import Limits, goodput_per_s, poisson_arrivals, serve_side_by_side
+from longbench_sched.sim.layout import Layout
+from longbench_sched.sim.models import MODELS
 from longbench_sched.sim.policy.orca import Orca, OrcaOptions
 from longbench_sched.sim.policy.sarathi import Sarathi, SarathiOptions
 from longbench_sched.sim.policy.vllm_v0 import VllmV0, VllmV0Options
@@ -24,6 +26,7 @@ from longbench_sched.sim.pools import PRESETS, Disaggregation, Link, Pools, expo
 from longbench_sched.sim.replay import Arrival, Served, replay
 
 KV = 57_344  # bytes a token
+DEEPSEEK = MODELS["DeepSeek-V3.1"]
 
 
 MAKERS: dict[str, Callable[[int], Engine]] = {
@@ -125,6 +128,15 @@ def test_a_link_for_every_gpu() -> None:
     assert one.arrived_s - one.prefill_ended_s == pytest.approx(7000 * KV / 0.7e9)
     assert two.arrived_s - two.prefill_ended_s == pytest.approx(7000 * KV / 1.4e9)
     assert two.sent_bytes == one.sent_bytes
+
+
+def test_copies_of_the_same_kv_are_sent_over_as_many_links_and_no_faster() -> None:
+    """Every GPU has the whole latent vector of MLA, 70,272 bytes, and sends it; in two stages each has half of it."""
+    prefiller, decoder = (build_engine("sglang", H200, DEEPSEEK, read_flags("sglang", ("--tp-size=8",))) for _ in range(2))
+    plan = Disaggregation(Link(1e9, setup_s=0.0), is_streamed=False)
+    (one,), _ = passages_of(DisaggregatedEngine(plan, [prefiller], [decoder]), [Arrival(0.0, 7000, 2)])
+    assert one.arrived_s - one.prefill_ended_s == pytest.approx(7000 * 70_272 / 0.7e9)
+    assert [layout.kv_parts(DEEPSEEK) for layout in (Layout(8), Layout(4, 2))] == [1, 2]
 
 
 def test_between_pools_that_are_split_differently_bytes_are_sliced_anew() -> None:

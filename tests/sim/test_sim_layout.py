@@ -27,6 +27,10 @@ def built(name: str, gpu: str, model: str, *flags: str):
         pytest.param("H200", "Qwen2.5-Coder-7B", ("-tp", "2"), 4_536_176, id="7B on 2 H200"),
         # 79,027,398,246 - 662,700,032 - 35,276,193,792 = 43,088,504,422; 80 x 2 x 2 x 128 x 2 B = 81,920: 525,982
         pytest.param("H100", "Llama-3.1-70B", ("-tp", "4"), 525_952, id="70B on 4 H100"),
+        # The projections to the latents, 7168 x (1536 + 576), and routers, 7168 x 256, are whole on each of 8 GPUs: 36,634,624
+        # parameters of attention a layer, 84,547,665,920 in all. 138,297,946,931 - 378,535,936 - (these + 463,339,520 of
+        # embedding and head) = 52,908,405,555; 61 x 576 x 2 B = 70,272: 752,908
+        pytest.param("H200", "DeepSeek-V3.1", ("-tp", "8"), 752_880, id="latent attention on 8 H200"),
         # 2 GPUs hold 70.55 GB each: 7,418,046,054 / 163,840 = 45,276
         pytest.param("H100", "Llama-3.1-70B", ("-tp", "2", "--max-model-len", "32768"), 45_248, id="70B on 2 H100"),
         # The first of two stages has half of the layers and the embedding, 35,276,193,792 parameters, and no split activations:
@@ -43,6 +47,8 @@ def test_kv_memory_of_several_gpus_by_hand(gpu: str, model: str, flags: tuple[st
 def test_kv_heads_are_copied_once_there_are_more_gpus_than_heads() -> None:
     """8 KV heads: on 16 GPUs each has one, as on 8, so memory for KV grows by what the weights leave and no more."""
     assert Layout(16).kv_bytes_per_token(LLAMA, 0) == Layout(8).kv_bytes_per_token(LLAMA, 0) == 80 * 2 * 128 * 2
+    # So are the projections to them: 80 x 8192 x 2 x 128 parameters.
+    assert Layout(16).weight_bytes(LLAMA, 0) - Layout(8).weight_bytes(LLAMA, 0) / 2 == 80 * 8192 * 128 * 2
 
 
 def test_stages_hold_their_layers_and_the_ends_embedding_and_head() -> None:
