@@ -65,7 +65,7 @@ def compare(
     from longbench_sched.report.versus import build_comparison
     from longbench_sched.slo import Slo
 
-    figures = tuple(find_figure(key).key for key in metric) if metric else DEFAULT
+    figures = tuple(dict.fromkeys(find_figure(key).key for key in metric)) if metric else DEFAULT
     if window is not None:
         one_of(window, ("whole", "steady"), "--window")
     with open_exports(export or [], COMPARISON_FORMATS) as exports:

@@ -40,10 +40,13 @@ def power(
     from longbench_sched.report.needs import DEFAULT, build_needs
     from longbench_sched.slo import Slo
 
-    share = read_share(precision, "--precision")
+    try:
+        share = read_share(float(precision), "--precision")  # 0.03 as a number has it in a policy
+    except ValueError:
+        share = read_share(precision, "--precision")
     if not 0 < share < 1:
         raise UsageError(f"--precision {precision}: give a share above 0 and below 1, for example 3%.")
-    figures = tuple(find_figure(key).key for key in metric) if metric else DEFAULT
+    figures = tuple(dict.fromkeys(find_figure(key).key for key in metric)) if metric else DEFAULT
     limits = Slo.parse(goodput) if goodput else None
     with open_exports(export or [], TEXT_FORMATS) as exports:
         pages.say_page(build_needs(select_side(pilot, Path(results), limits), figures, share), exports)

@@ -12,6 +12,7 @@ has a name, what was seen, and a consequence:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -60,8 +61,9 @@ def find_disparities(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) ->
 
 
 def _plans(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
-    ours, theirs = {point.schedule for point in base}, {point.schedule for point in candidate}
-    if ours == theirs:
+    ours, theirs = (Counter(point.schedule for point in points) for points in (base, candidate))
+    # Also in the same shares: 4 runs of one draw and 1 of another are not the load of 1 and 4.
+    if ours.keys() == theirs.keys() and all(ours[one] * len(candidate) == theirs[one] * len(base) for one in ours):
         return None
     return Disparity(
         "plans-differ",
@@ -309,8 +311,8 @@ def _workloads(points: Sequence[RunPoint]) -> str:
     return ", ".join(sorted({point.cell for point in points}))
 
 
-def _short(digests: set[str]) -> str:
-    return ", ".join(sorted(digest[:6] for digest in digests))
+def _short(digests: Counter[str]) -> str:
+    return ", ".join(sorted(f"{digest[:6]} x {n}" if len(digests) > 1 else digest[:6] for digest, n in digests.items()))
 
 
 def _listed(names: Sequence[str]) -> str:

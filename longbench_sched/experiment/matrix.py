@@ -47,6 +47,7 @@ DEFAULT_COOL_DOWN_S = 5.0
 DEFAULT_DEADLINE_S = 3600.0
 MAX_CELLS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,39}")
+_API, _COUNT = strict.choice("completions", "chat", "generate"), strict.choice("full", "final")
 _SWEPT = (
     "isl",
     "osl",
@@ -216,8 +217,8 @@ def _read_target(table: Table) -> TargetSpec:
         is_simulated=is_simulated,
         where=table.path(""),
         model=table.take("model", strict.text, None),
-        api=table.take("api", strict.choice("completions", "chat", "generate"), None),
-        count=table.take("count", strict.choice("full", "final"), "full"),
+        api=table.take("api", _API, None),
+        count=table.take("count", _COUNT, "full"),
         api_key_env=table.take("api_key_env", strict.text, None),
         gpu=table.take("gpu", strict.text, "H200"),
         knobs=() if knobs is None else _read_knobs(knobs),
@@ -321,22 +322,23 @@ def read_target_flag(text: str) -> TargetSpec:
         if key not in known:
             hint = strict.did_you_mean(key, known)
             raise UsageError(f"--target {name}: no setting {key!r}. {hint}Known: {', '.join(sorted(known))}, set.KNOB.")
+    what = f"--target {name}"
     return make_target(
         name,
         settings.get("engine", ""),
         base_url=where if where not in ("embedded", "simulated") else None,
         is_embedded=where == "embedded",
         is_simulated=where == "simulated",
-        where=f"--target {name}",
+        where=what,
         model=settings.get("model"),
-        api=settings.get("api"),
-        count=settings.get("count", "full"),
+        api=_API(settings["api"], f"{what}: api") if "api" in settings else None,
+        count=_COUNT(settings.get("count", "full"), f"{what}: count"),
         api_key_env=settings.get("api_key_env"),
         gpu=settings.get("gpu", "H200"),
         knobs=knobs,
-        time_scale=_float(settings.get("time_scale", "1"), f"--target {name}: time_scale"),
-        gpus=count(settings["gpus"], f"--target {name}: gpus") if "gpus" in settings else None,
-        dollars_per_hour=_float(settings["dollars_per_hour"], f"--target {name}: dollars_per_hour")
+        time_scale=_float(settings.get("time_scale", "1"), f"{what}: time_scale"),
+        gpus=strict.whole(1)(count(settings["gpus"], f"{what}: gpus"), f"{what}: gpus") if "gpus" in settings else None,
+        dollars_per_hour=_float(settings["dollars_per_hour"], f"{what}: dollars_per_hour")
         if "dollars_per_hour" in settings
         else None,
     )

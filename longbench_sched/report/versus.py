@@ -209,6 +209,8 @@ def _match_table(comparison: Comparison, match: Match) -> Table:
 
 def _match_notes(match: Match) -> list[str]:
     notes = []
+    if not match.deltas:
+        notes.append("Nothing to show: none of these figures is known here, or all are 0.")
     if any(delta.call == "unsure" for delta in match.deltas):
         notes.append("unsure: different if it were the only figure looked at, not after correction for all of them (Holm).")
     if any(delta.method == "within run" for delta in match.deltas):

@@ -81,6 +81,8 @@ def test_figures_windows_and_limits_can_be_chosen(results: Path, capsys: pytest.
     code, text = said(["compare", "whole", "chunked", "--metric", "ttft_p90", "--window", "whole"], results, capsys)
     assert code == 0
     assert "TTFT p90" in text
+    twice = ["--metric", "ttft_p90", "--metric", "ttft_p90"]
+    assert said(["compare", "whole", "chunked", *twice, "--window", "whole"], results, capsys) == (code, text)
     assert "E2E" not in text
     assert said(["compare", "whole", "chunked", "--metric", "ttft_p91"], results, capsys)[0] == 2
     assert said(["compare", "whole", "chunked", "--window", "middle"], results, capsys)[0] == 2
@@ -181,7 +183,9 @@ def test_a_baseline_is_saved_listed_used_and_replaced(results: Path, capsys: pyt
 def test_power_says_runs_and_time(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = said(["power", "whole", "--precision", "1%"], results, capsys)
     assert (code, "of measuring for" in text) == (0, True)
-    assert said(["power", "whole", "--precision", "2"], results, capsys)[0] == 2
+    assert said(["power", "whole", "--precision", "0.01"], results, capsys) == (code, text)
+    for wrong in ("2", "nan", "x", "0"):
+        assert said(["power", "whole", "--precision", wrong], results, capsys)[0] == 2
     assert said(["power", "whole", "--metric", "goodput"], results, capsys)[0] == 2
 
 

@@ -15,6 +15,7 @@ from longbench_sched.compare.gate import check
 from longbench_sched.compare.parity import find_disparities
 from longbench_sched.compare.policy import read_policy
 from longbench_sched.errors import EXIT_INCONCLUSIVE, NotComparableError, UsageError
+from longbench_sched.report.layout import Table
 from longbench_sched.report.versus import build_comparison
 
 FIVE = {"ttft_p50": around(1.0, 0.01, 5), "itl_p99": around(0.1, 0.01, 5), "tpot_p50": around(0.02, 0.01, 5)}
@@ -165,6 +166,20 @@ def test_the_correction_is_over_all_figures_of_the_page() -> None:
     assert among is not None
     assert among.p_adjusted == pytest.approx(0.06, rel=1e-4)
     assert among.call == "unsure"
+
+
+def test_draws_of_the_load_in_other_shares_are_another_load() -> None:
+    one, other = make_point(schedule="aaaa"), make_point(schedule="bbbb")
+    assert find_disparities([one] * 2 + [other] * 2, [one, other]) == ()
+    (found,) = find_disparities([one] * 4 + [other], [one] + [other] * 4)
+    assert (found.id, found.consequence) == ("plans-differ", "refuse")
+    assert "aaaa x 4, bbbb x 1" in found.text
+
+
+def test_a_table_without_figures_says_so() -> None:
+    (match_table, *_) = build_comparison(compare(make_side("a", FIVE), [make_side("b", FIVE)], Wish(("goodput",)))).blocks
+    assert isinstance(match_table, Table)
+    assert match_table.notes[0].startswith("Nothing to show")
 
 
 def test_a_candidate_that_is_refused_costs_no_other() -> None:

@@ -113,6 +113,9 @@ def test_a_target_can_be_given_as_a_flag() -> None:
         ("a=http://gpu7:8000,vllm", "is not KEY=VALUE"),
         ("a=http://gpu7:8000,engin=vllm", "Did you mean engine"),
         ("a=http://gpu7:8000,engine=vllm,gpus=two", "is not a whole number"),
+        ("a=http://gpu7:8000,engine=vllm,gpus=0", "gpus: 0 is too small"),
+        ("a=simulated,engine=vllm,api=y", "api: 'y' is not one of"),
+        ("a=simulated,engine=vllm,count=x", "count: 'x' is not one of"),
         ("a=http://gpu7:8000,engine=vllm,time_scale=fast", "is not a number"),
     ],
 )
