@@ -284,10 +284,24 @@ def same_runs_notes(base: Side, candidate: Side) -> list[str]:
     return [f"{candidate.name}: {n} of its {len(candidate.points)} runs stand{'s' * (n == 1)} on the base's side as well."]
 
 
+def left_out_notes(base: Side, candidate: Side) -> list[str]:
+    """That a side has blocks that the other lacks: in one of them an engine may have died."""
+    notes = []
+    for cell in base.cells():
+        ours, theirs = base.within(cell), candidate.within(cell)
+        first, _, paired = pair_blocks(ours, theirs)
+        if paired and (len(ours), len(theirs)) != (len(first), len(first)):
+            notes.append(
+                f"{candidate.name}, {cell}: runs of blocks that the other side does not have are left out "
+                f"({len(ours)} and {len(theirs)} runs, {len(first)} pairs)."
+            )
+    return notes
+
+
 def _notes(base: Side, candidates: Sequence[Side]) -> list[str]:
     notes = []
     for side in candidates:
-        notes += same_runs_notes(base, side)
+        notes += [*same_runs_notes(base, side), *left_out_notes(base, side)]
         for cell in base.cells():
             ours, theirs = base.within(cell), side.within(cell)
             if not theirs:
@@ -299,8 +313,6 @@ def _notes(base: Side, candidates: Sequence[Side]) -> list[str]:
                     f"{side.name}, {cell}: not measured in the same blocks, so a drift between the two (heat, neighbours, "
                     "time of day) would be taken for a difference."
                 )
-            elif paired and len(ours) + len(theirs) > 2 * len(pair_blocks(ours, theirs)[0]):
-                notes.append(f"{side.name}, {cell}: runs of blocks that the other side does not have are left out.")
             if not paired and min(len(ours), len(theirs)) < 2:
                 inside = " Intervals are from inside the runs." if len(ours) == len(theirs) else ""
                 notes.append(

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from longbench_sched.compare.comparison import Match, Side, match_sides, same_runs_notes
+from longbench_sched.compare.comparison import Match, Side, left_out_notes, match_sides, same_runs_notes
 from longbench_sched.compare.delta import ALPHA, Delta, Estimate, holm
 from longbench_sched.compare.difference import FactDifference, differing_facts
 from longbench_sched.compare.figure import ERROR_RATE, Figure
@@ -31,6 +31,8 @@ from longbench_sched.errors import EXIT_GATE_FAILED, EXIT_INCONCLUSIVE, EXIT_OK
 from longbench_sched.quantity import significant
 
 Status = Literal["pass", "fail", "inconclusive"]
+# Where errors may be of another load, or the client's own.
+_EXCUSES = frozenset({"plans-differ", "client-limited", "client-rate", "impossible-values", "self-check-failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def check(base: Side, candidate: Side, policy: Policy, noise: Sequence[RunPoint]
         # Pairs share a part of what the floor is made of, so it bounds no paired check.
         notes=(
             *_notes(base, candidate, policy, findings),
+            *left_out_notes(base, candidate),
             *_noise_notes(noise, base, candidate),
             *(() if paired else _floor_notes(findings)),
         ),
@@ -132,9 +135,10 @@ def _figures(policy: Policy) -> list[Figure]:
 
 
 def _on_value(rule: Rule, match: Match, points: Sequence[RunPoint]) -> Finding:
-    """A limit on the candidate's own value."""
+    """A limit on the candidate's own value. Errors beyond it fail whatever else differs: a warm cache makes them no better."""
     blocked = _blocked(match, rule)
-    if blocked:
+    counts_anyway = rule.figure.key == ERROR_RATE and not any(d.id in _EXCUSES for d in match.disparities)
+    if blocked and not counts_anyway:
         return Finding(rule, match.cell, match.window, "inconclusive", blocked)
     if rule.figure.key == ERROR_RATE:
         attempted = sum(point.attempted for point in points)
@@ -149,6 +153,8 @@ def _on_value(rule: Rule, match: Match, points: Sequence[RunPoint]) -> Finding:
         return Finding(rule, match.cell, match.window, "inconclusive", f"{rule.figure.key} was not measured")
     value = math.fsum(values) / len(values)
     is_within = (rule.at_most is None or value <= rule.at_most) and (rule.at_least is None or value >= rule.at_least)
+    if is_within and blocked:
+        return Finding(rule, match.cell, match.window, "inconclusive", blocked, value=value)
     return Finding(rule, match.cell, match.window, "pass" if is_within else "fail", "", value=value)
 
 

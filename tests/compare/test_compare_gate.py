@@ -93,6 +93,33 @@ def test_errors_are_counted_and_need_no_spread(ok: int, status: str) -> None:
     assert verdict_of([1.0], [1.0], policy, ok=ok).status == status
 
 
+@pytest.mark.parametrize(
+    ("ok", "changes", "status"),
+    [
+        (200, {"cached_share": 0.9}, "fail"),
+        (200, {"osl_mean": 300.0}, "fail"),
+        (200, {"complete": False}, "fail"),
+        (200, {"marks": ("server-late",)}, "fail"),
+        (256, {"osl_mean": 300.0}, "inconclusive"),
+        (256, {"complete": False}, "inconclusive"),
+        (200, {"schedule": "other"}, "inconclusive"),
+        (200, {"marks": ("client-limited",)}, "inconclusive"),
+    ],
+)
+def test_too_many_errors_are_not_excused_by_what_else_differs(ok: int, changes: dict[str, Any], status: str) -> None:
+    policy = read_policy('[[rule]]\nmetric = "error_rate"\nat_most = "1%"\n', "gate.toml")
+    assert verdict_of([1.0] * 3, [1.0] * 3, policy, ok=ok, **changes).findings[0].status == status
+
+
+def test_a_block_that_the_candidate_lacks_is_pointed_out() -> None:
+    """The engine died in one block of five: four pairs pass, and the page says that there should have been five."""
+    values = {"ttft_p50": around(1.0, 0.001, 5)}
+    base, candidate = (make_side(name, values, blocks=True) for name in ("old", "new"))
+    verdict = check(base, Side("new", candidate.points[:4]), TTFT_5)
+    assert verdict.findings[0].status == "pass"
+    assert any("(5 and 4 runs, 4 pairs)" in note for note in verdict.notes)
+
+
 def test_errors_fail_a_check_even_where_latencies_are_no_longer_comparable() -> None:
     policy = read_policy(
         '[[rule]]\nmetric = "error_rate"\nat_most = "1%"\n[[rule]]\nmetric = "ttft_p50"\nrelative = "5%"\n', "gate.toml"
