@@ -6,13 +6,15 @@ temporary file that is mapped, so that sending copies from the page cache and en
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import tempfile
 from collections.abc import Iterable
 from typing import BinaryIO
 
 from longbench_sched.engine.dialect import Dialect
-from longbench_sched.load.request_head import encode_head, head_lines, request_path
+from longbench_sched.errors import ClientLimitError
+from longbench_sched.load.request_head import encode_head, head_lines, os_words, request_path
 from longbench_sched.plan import Request
 from longbench_sched.target import Target
 
@@ -23,18 +25,26 @@ class Messages:
     """The encoded requests of a plan, by index."""
 
     def __init__(self, requests: Iterable[Request], dialect: Dialect, target: Target, model: str, run_id: str) -> None:
-        """Encode all requests. Raises UsageError for headers that cannot be sent."""
+        """Encode all requests. Raises UsageError for headers that cannot be sent, ClientLimitError for a full disk."""
         self._run_id = run_id
         self._held: dict[int, bytes] = {}
         self._spans: dict[int, tuple[int, int]] = {}
         self._file: BinaryIO | None = None
         self.n_bytes = 0
-        for request in requests:
-            http_request = dialect.encode(request, model)
-            lines = head_lines(target, http_request, self.request_id(request))
-            head = encode_head(http_request.method, request_path(target, http_request), lines)
-            self._add(request.index, head + http_request.body)
-        self._map = self._map_file()
+        try:
+            for request in requests:
+                http_request = dialect.encode(request, model)
+                lines = head_lines(target, http_request, self.request_id(request))
+                head = encode_head(http_request.method, request_path(target, http_request), lines)
+                self._add(request.index, head + http_request.body)
+            self._map = self._map_file()
+        except OSError as error:
+            self.close()
+            raise ClientLimitError(
+                f"the temporary folder {tempfile.gettempdir()} does not take the encoded requests, of which "
+                f"{IN_MEMORY_BYTES >> 20} MiB stay in memory ({os_words(error)}).\n"
+                "Name a folder with room in TMPDIR, or send fewer or shorter prompts. No measured request was sent."
+            ) from None
 
     def _add(self, index: int, message: bytes) -> None:
         self.n_bytes += len(message)
@@ -68,5 +78,6 @@ class Messages:
     def close(self) -> None:
         """Give the temporary file back."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what a full disk has not taken
+                self._file.close()
             self._file = None

@@ -84,6 +84,7 @@ class WireTransport:
         self._is_closed = False
         self._addresses: list[tuple[int, Any]] | None = None
         self._spool: BinaryIO | None = None
+        self._can_spool = True  # until the temporary folder is full: then all stays in memory
         self._reader = EpollReader(self._loop) if HAS_EPOLL and options.tls is None else None
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
         self.n_sockets = 0
@@ -167,7 +168,8 @@ class WireTransport:
         if self._reader is not None:
             self._reader.close()
         if self._spool is not None:
-            self._spool.close()
+            with contextlib.suppress(OSError):  # what a full disk has not taken
+                self._spool.close()
         for _ in range(CLOSING_TURNS):
             if not self.n_sockets:
                 break
@@ -295,13 +297,14 @@ class WireTransport:
     # Deadlines and memory.
 
     def _sweep(self) -> None:
+        if self._is_closed:
+            return
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
         now = _monotonic_ns()
         for exchange in list(self._open):
             if exchange.ending is None:
                 self._check_deadlines(exchange, now)
         self._check_memory()
-        if not self._is_closed:
-            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _check_deadlines(self, exchange: Exchange, now_ns: int) -> None:
         if exchange.sent_ns is None:
@@ -346,6 +349,8 @@ class WireTransport:
         total = resting + sum(exchange.n_undecoded_bytes for exchange in self._open)
         self.undecoded_peak_bytes = max(self.undecoded_peak_bytes, total)
         limit = self._options.undecoded_limit_bytes
+        if not self._can_spool:
+            return
         if total > limit:
             self._spool_some([*self._open, *self._ended], total - limit // 2)
         elif resting > limit // RESTING_SHARE:
@@ -353,15 +358,18 @@ class WireTransport:
             self._spool_some(self._ended, min(resting - limit // RESTING_SHARE, SPOOL_A_SWEEP_BYTES))
 
     def _spool_some(self, exchanges: Iterable[Exchange], n_bytes: int) -> None:
-        """Move at least so many bytes into the file, if there are, from the largest on."""
-        if self._spool is None:
-            self._spool = tempfile.TemporaryFile(prefix="longbench-sched-")  # noqa: SIM115  # closed by aclose
-        for exchange in sorted(exchanges, key=lambda e: e.n_undecoded_bytes, reverse=True):
-            moved = exchange.spool(self._spool)
-            self.spooled_bytes += moved
-            n_bytes -= moved
-            if n_bytes <= 0:
-                return
+        """Move at least so many bytes into the file, if there are and it takes them, from the largest on."""
+        try:
+            if self._spool is None:
+                self._spool = tempfile.TemporaryFile(prefix="longbench-sched-")  # noqa: SIM115  # closed by aclose
+            for exchange in sorted(exchanges, key=lambda e: e.n_undecoded_bytes, reverse=True):
+                moved = exchange.spool(self._spool)
+                self.spooled_bytes += moved
+                n_bytes -= moved
+                if n_bytes <= 0:
+                    return
+        except OSError:
+            self._can_spool = False
 
 
 class _ConnectFailed(Exception):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
 import json
 import signal
 import subprocess
@@ -21,9 +23,10 @@ from wire_client import stamping_kernel
 
 from longbench_sched.engine import make_dialect
 from longbench_sched.engine.dialect import Dialect, HttpRequest
-from longbench_sched.errors import UsageError
+from longbench_sched.errors import ClientLimitError, UsageError
 from longbench_sched.load import messages as messages_module
 from longbench_sched.load.execute import LoadOptions, LoadResult, Progress, execute
+from longbench_sched.load.messages import Messages
 from longbench_sched.plan import Plan, Request
 from longbench_sched.record import Reason, Status, StreamRecord
 from longbench_sched.target import Endpoint, Target
@@ -156,6 +159,18 @@ def test_a21_bodies_are_encoded_before_anything_is_sent(transport: str) -> None:
         _, records = _execute(server.url, _closed(10, 2, warmups=_warmups(2)), dialect=Watched(), transport=transport)
     assert n_arrived_at_encode == [0] * 12
     assert {r.status for r in records} == {Status.OK}
+
+
+def test_messages_that_fit_nowhere_are_one_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(messages_module, "IN_MEMORY_BYTES", 10)
+    monkeypatch.setattr(messages_module.tempfile, "TemporaryFile", lambda **_: Full())
+    requests = [Request(index=0, phase="measured", lane=0, prompt="x", isl=1, osl=1)]
+    with pytest.raises(ClientLimitError, match=r"\(no space left on device\)\.\nName a folder with room in TMPDIR"):
+        Messages(requests, make_dialect("vllm"), Target("vllm", Endpoint.parse("http://h"), "m"), "m", "run")
 
 
 def test_messages_that_do_not_fit_into_memory_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import socket
 import ssl
 import sys
@@ -475,6 +476,28 @@ def test_spooled_bytes_give_the_same_record() -> None:
     assert _outcome(record) == OKAY
     assert list(record.decoded.chunk_tokens) == [1] * 300
     assert record.decoded.text == "x" * 3_000_000
+
+
+def test_b15_a_full_temporary_folder_stops_neither_the_answers_nor_the_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be spooled stays in memory; the same sweep then still ends the stream that hangs."""
+
+    def full(self: Exchange, file: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Exchange, "spool", full)
+    first = b"".join(chunk(token("x" * 10_000, None, scripted.usage_fields(4, i + 1))) for i in range(30))
+
+    async def scenario(url: str) -> tuple[StreamRecord, int]:
+        requests = make_requests(1, osl=30)
+        limits = Timeouts(connect_s=20.0, first_token_s=20.0, idle_s=0.5)
+        async with wire(url, requests, undecoded_limit_bytes=65_536, timeouts=limits) as transport:
+            return await send(transport, requests[0]), transport.spooled_bytes
+
+    with ScriptedServer([Send(stream_head() + first), Silence()]) as server:
+        record, spooled = run(scenario(server.url))
+    assert spooled == 0
+    assert _outcome(record) == (Status.TIMEOUT, Reason.TIMEOUT_IDLE, [])
+    assert len(record.decoded.chunk_at_ns) == 30
 
 
 def test_ended_streams_that_wait_for_their_decoding_leave_memory_and_lose_nothing() -> None:

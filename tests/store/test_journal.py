@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -168,6 +169,16 @@ def test_a_journal_is_removed_when_its_records_are_safe(tmp_path: Path) -> None:
     journal.remove()
     assert os.listdir(tmp_path) == []
     journal.close()  # a second time does nothing
+
+
+def test_a_run_refused_before_its_first_request_leaves_no_journal(tmp_path: Path) -> None:
+    for n_requests in (0, 1):
+        path = tmp_path / f"{n_requests}.journal"
+        with contextlib.suppress(StoreError), Journal(path, make_meta()) as journal:
+            for k in range(n_requests):
+                journal.note_sent(make_record(k))
+            raise StoreError("no")
+        assert path.exists() == bool(n_requests)
 
 
 def test_what_was_written_no_longer_waits(tmp_path: Path) -> None:
