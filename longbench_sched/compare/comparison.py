@@ -44,6 +44,7 @@ class Match:
     """One candidate against the base under one load, in one window."""
 
     cell: str
+    workload: str
     params: Mapping[str, float]
     window: str
     candidate: str
@@ -137,7 +138,7 @@ def compare(base: Side, candidates: Sequence[Side], wish: Wish | None = None) ->
         matches=tuple(corrected),
         rankings=tuple(ranking for cell, together in ranked.items() for ranking in _rankings(cell, together, figures)),
         frontiers=tuple(frontiers),
-        trends=(*find_trends(base, candidates, corrected), *find_setting_trends(base, frontiers, corrected)),
+        trends=(*find_trends(corrected), *find_setting_trends(base, frontiers, corrected)),
         notes=(*_notes(base, candidates), *_barrier_notes(standing)),
         refused=tuple(refused),
     )
@@ -154,6 +155,7 @@ def match_sides(cell: str, base: Side, candidate: Side, figures: Sequence[Figure
     return [
         Match(
             cell=cell,
+            workload=theirs[0].workload,
             params=theirs[0].params,
             window=name,
             candidate=candidate.name,

@@ -35,6 +35,7 @@ class Trend:
     """One figure of one candidate over one parameter; steps in ascending order."""
 
     candidate: str  # empty where each step is a side of its own
+    workload: str
     figure: Figure
     parameter: str
     window: str
@@ -61,15 +62,12 @@ class Trend:
         return None
 
 
-def find_trends(base: Side, candidates: Sequence[Side], matches: Sequence[Match]) -> list[Trend]:
-    """A trend for each candidate, figure and parameter that takes two values or more while nothing else changes."""
-    trends = []
-    for side in candidates:
-        for window in dict.fromkeys(match.window for match in matches):
-            here = [match for match in matches if match.candidate == side.name and match.window == window]
-            for parameter in _varying(here):
-                trends += _along(side.name, window, parameter, here)
-    return trends
+def find_trends(matches: Sequence[Match]) -> list[Trend]:
+    """A trend for each candidate, figure and parameter of a workload that takes several values while nothing else changes."""
+    groups: dict[tuple[str, str, str], list[Match]] = {}
+    for match in matches:
+        groups.setdefault((match.candidate, match.workload, match.window), []).append(match)
+    return [trend for here in groups.values() for parameter in _varying(here) for trend in _along(parameter, here)]
 
 
 def find_setting_trends(base: Side, frontiers: Sequence[Frontier], matches: Sequence[Match]) -> list[Trend]:
@@ -86,7 +84,8 @@ def find_setting_trends(base: Side, frontiers: Sequence[Frontier], matches: Sequ
                 along = tuple(
                     Step(float(at), frontier.cell, delta) for at, delta in found if at is not None and delta is not None
                 )
-                trends.append(Trend("", first.figure, str(frontier.setting), frontier.window, along, None))
+                workload = next(iter(here.values())).workload
+                trends.append(Trend("", workload, first.figure, str(frontier.setting), frontier.window, along, None))
     return trends
 
 
@@ -130,7 +129,9 @@ def _is_positive(value: float | None) -> bool:
     return value is not None and value > 0
 
 
-def _along(candidate: str, window: str, parameter: str, matches: Sequence[Match]) -> list[Trend]:
+def _along(parameter: str, matches: Sequence[Match]) -> list[Trend]:
+    """The trends over a parameter; the matches are of one candidate, workload and window."""
+    first = matches[0]
     ordered = sorted(matches, key=lambda match: match.params[parameter])
     at = [match.params[parameter] for match in ordered]
     if len(set(at)) != len(at) or not all(match.is_ranked for match in ordered):
@@ -143,5 +144,5 @@ def _along(candidate: str, window: str, parameter: str, matches: Sequence[Match]
         logs = [found.logs for found in deltas if found.logs is not None]
         steps = tuple(Step(x, match.cell, found) for x, match, found in zip(at, ordered, deltas, strict=True))
         slope = slope_of(at, logs) if len(logs) == len(steps) else None
-        trends.append(Trend(candidate, delta.figure, parameter, window, steps, slope))
+        trends.append(Trend(first.candidate, first.workload, delta.figure, parameter, first.window, steps, slope))
     return trends

@@ -33,6 +33,7 @@ from typing import Any, Literal
 
 from longbench_sched.errors import UsageError
 from longbench_sched.quantity import count, rate_per_s
+from longbench_sched.store.catalogue import LATEST
 from longbench_sched.target import Endpoint
 from longbench_sched.workload import strict
 from longbench_sched.workload.overrides import Overrides
@@ -203,7 +204,7 @@ def checked(experiment: Experiment) -> Experiment:
 
 def _read_target(table: Table) -> TargetSpec:
     name = table.take("name", strict.text, "")
-    if not _NAME.fullmatch(name):
+    if not _is_name(name):
         table.fail("name", _no_name(name))
     base_url = table.take("base_url", strict.text, None)
     is_embedded = table.take("embedded", strict.flag, False)
@@ -230,7 +231,13 @@ def _read_target(table: Table) -> TargetSpec:
     return target
 
 
+def _is_name(name: str) -> bool:
+    return name != LATEST and _NAME.fullmatch(name) is not None
+
+
 def _no_name(name: str) -> str:
+    if name == LATEST:
+        return f"{name!r} means the newest run, and cannot be the name of a target as well."
     return f"{name!r} is no name for a target. Use letters (of ASCII), digits and _+-, at most 40 (vllm-8k)."
 
 
@@ -312,7 +319,7 @@ def read_target_flag(text: str) -> TargetSpec:
         if not sign or not value:
             raise UsageError(f"--target {text!r}: {part!r} is not KEY=VALUE. Write name=URL,engine=vllm,gpus=2.")
         settings[key.strip()] = value.strip()
-    if equals and name and not _NAME.fullmatch(name):
+    if equals and name and not _is_name(name):
         raise UsageError(f"--target {text!r}: {_no_name(name)}")
     if not equals or not name or not where:
         raise UsageError(f"--target {text!r} is not NAME=URL,engine=ENGINE. Write a=http://gpu7:8000,engine=vllm.")

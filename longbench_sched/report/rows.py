@@ -143,6 +143,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "trends": [
             {
                 "candidate": trend.candidate or None,
+                "workload": trend.workload,
                 "metric": trend.figure.key,
                 "parameter": trend.parameter,
                 "window": trend.window,

@@ -22,11 +22,15 @@ _FEW = {"tickCount": 6, "labelOverlap": True}
 
 def sweep_charts(comparison: Comparison, suffix: str) -> list[Chart]:
     """The curves; none where the loads do not differ in one parameter alone."""
-    groups: dict[tuple[str, str, str], list[Trend]] = {}
+    groups: dict[tuple[str, str, str, str], list[Trend]] = {}
     for trend in comparison.trends:
         if trend.candidate and trend.figure.key in FIGURES:
-            groups.setdefault((trend.figure.key, trend.parameter, trend.window), []).append(trend)
-    drawn = [_curves(f"sweep-{number}", comparison.sides, trends, suffix) for number, trends in enumerate(groups.values(), 1)]
+            groups.setdefault((trend.workload, trend.figure.key, trend.parameter, trend.window), []).append(trend)
+    several = len({workload for workload, *_ in groups}) > 1
+    drawn = [
+        _curves(f"sweep-{number}", comparison.sides, trends, (f", {clean(workload, 40)}" if several else "") + suffix)
+        for number, ((workload, *_), trends) in enumerate(groups.items(), 1)
+    ]
     return [chart for chart in drawn if chart is not None]
 
 

@@ -234,9 +234,12 @@ def spread_notes(deltas: Sequence[Delta]) -> list[str]:
 def _trend_tables(trends: Sequence[Trend], limit: float) -> list[Table]:
     """One table a candidate and window: figures down, steps across; the steps' intervals are in their own tables."""
     groups: dict[tuple[str, str, str], list[Trend]] = {}
+    n_workloads = len({trend.workload for trend in trends})
     for trend in trends:
         # Over a setting of the engine the steps are sides, under one load.
         whose = trend.candidate or trend.steps[0].cell
+        if trend.candidate and n_workloads > 1:
+            whose += f", {trend.workload}"
         groups.setdefault((whose, trend.window, trend.parameter), []).append(trend)
     tables = []
     for (whose, window, parameter), group in groups.items():

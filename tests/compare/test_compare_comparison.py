@@ -232,6 +232,28 @@ def test_e15_each_input_length_has_its_own_interval_and_no_figure_is_pooled() ->
     assert [step.at for step in trend.steps] == [32_000, 197_000, 259_000]
 
 
+def test_e05_a_sweep_of_one_workload_has_its_trend_beside_another_workload() -> None:
+    def measured(name: str, factor: float) -> Side:
+        loads = [("ladder", isl, factor * isl) for isl in (1000.0, 4000.0)] + [
+            ("other", 9.0, 5.0),
+            ("steps", 1.0, 1.0),
+            ("steps", 2.0, 1.0),
+        ]
+        sides = [
+            make_side(name, {"ttft_p50": around(ttft_s, 0.01, 3)}, workload=load, cell=f"{load} {isl}", params={"isl": isl})
+            for load, isl, ttft_s in loads
+        ]
+        return Side(name, tuple(point for side in sides for point in side.points))
+
+    shown = compare(measured("a", 1.0), [measured("b", 2.0)])
+    assert [(trend.workload, [step.at for step in trend.steps]) for trend in shown.trends] == [
+        ("ladder", [1000.0, 4000.0]),
+        ("steps", [1.0, 2.0]),
+    ]
+    titles = [getattr(block, "title", "") for block in build_comparison(shown).blocks]
+    assert [title for title in titles if "change over" in title] == ["b, ladder: change over isl", "b, steps: change over isl"]
+
+
 def cell_of(name: str, isl: int, ratio: float) -> tuple[Any, ...]:
     params = {"isl": float(isl), "osl": 500.0, "concurrency": 1.0}
     values = {"total_throughput": around(1000.0 * ratio, 0.01, 5)}

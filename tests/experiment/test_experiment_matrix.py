@@ -109,6 +109,7 @@ def test_a_target_can_be_given_as_a_flag() -> None:
         ("http://gpu7:8000", "is not NAME=URL"),
         ("a b=http://gpu7:8000,engine=vllm", "'a b' is no name for a target"),
         ("../a=http://gpu7:8000,engine=vllm", "is no name for a target"),
+        ("latest=http://gpu7:8000,engine=vllm", "'latest' means the newest run"),
         ("a=http://gpu7:8000", "a has no engine"),
         ("a=http://gpu7:8000,vllm", "is not KEY=VALUE"),
         ("a=http://gpu7:8000,engin=vllm", "Did you mean engine"),
