@@ -74,17 +74,55 @@ def test_by_utilization_the_one_started_last_is_paused_and_comes_back_first() ->
     assert story.plans[10] == [(1, 46, 0, P), (2, 20, 0, P)]
 
 
+SHARED = {"group": 0, "prefix": 32}
+
+
 def test_by_utilization_the_list_is_in_order_of_arrival_whoever_was_started_first() -> None:
-    """5 blocks of 32. 2 was started before 1, in what 0 left of the first step, and makes room for 1 all the same."""
-    flags = {"max_num_tokens": 64, "enable_chunked_prefill": True, "enable_block_reuse": False}
-    engine = trtllm(160, capacity_scheduler_policy="MAX_UTILIZATION", **flags)
-    story = drive(engine, [Arrival(0, 40, 12), Arrival(0, 100, 30), Arrival(0, 20, 20)])
-    assert story.plans[:3] == [
-        [(0, 40, 0, P), (2, 20, 0, P)],
-        [(1, 32, 0, P), (0, 1, 40, D), (2, 1, 20, D)],
-        [(1, 32, 32, P), (0, 1, 41, D)],
+    """5 blocks of 32. 1 waits for the blocks that 0 computes, while 2 is started. 0 and 1 then lack one, and 2 gives it."""
+    work = [Arrival(0, 64, 12, group=0, prefix=64), Arrival(0, 100, 30, group=0, prefix=64), Arrival(0, 20, 20)]
+    story = drive(trtllm(160, capacity_scheduler_policy="MAX_UTILIZATION"), work)
+    assert story.plans[:2] == [
+        [(0, 64, 0, P), (2, 20, 0, P)],
+        [(1, 36, 64, P), (0, 1, 64, D)],
     ]
     assert story.preempted[0] == 2
+
+
+def test_by_utilization_an_earlier_prompt_is_charged_before_a_later_one_that_generates() -> None:
+    """84 tokens: 0 verifies 32, 1 has 52 left, and 2, which was started before 1, sits the step out."""
+    flags = {"max_num_tokens": 84, "num_speculative_tokens": 31, "capacity_scheduler_policy": "MAX_UTILIZATION"}
+    story = drive(trtllm(**flags), [Arrival(0, 64, 9, **SHARED), Arrival(0, 84, 9, **SHARED), Arrival(0, 20, 9)])
+    assert story.plans[0] == [(0, 64, 0, P), (2, 20, 0, P)]
+    assert story.plans[1] == [(1, 52, 32, P), (0, 32, 64, "verify")]
+
+
+def test_a_prompt_that_came_earlier_goes_before_one_in_progress() -> None:
+    """128 tokens: 1 waits for the block that 0 computes, so 2 begins; then 1 has its 68 and 2 what is left."""
+    flags = {"max_num_tokens": 128, "enable_chunked_prefill": True}
+    story = drive(trtllm(**flags), [Arrival(0, 64, 2, **SHARED), Arrival(0, 100, 2, **SHARED), Arrival(0, 200, 2)])
+    assert story.plans[0] == [(0, 64, 0, P), (2, 64, 0, P)]
+    assert story.plans[1] == [(1, 68, 32, P), (2, 32, 64, P), (0, 1, 64, D)]
+
+
+def test_all_blocks_of_a_prompt_are_taken_when_it_is_started() -> None:
+    """4 blocks: of its 100 tokens 0 computes 64 in the first step, and 1, whose one block would fit beside them, waits."""
+    flags = {"max_num_tokens": 64, "enable_chunked_prefill": True, "capacity_scheduler_policy": "MAX_UTILIZATION"}
+    held: list[int] = []
+    story = drive(trtllm(128, **flags), [Arrival(0, 100, 1), Arrival(0, 20, 1)], lambda plan, state: held.append(state.kv.held))
+    assert story.plans == [[(0, 64, 0, P)], [(0, 36, 64, P)], [(1, 20, 0, P)]]
+    assert held == [4, 4, 1]
+
+
+def test_of_a_static_batch_prompts_in_progress_wait_while_somebody_generates() -> None:
+    flags = {"max_num_tokens": 64, "enable_chunked_prefill": True, "capacity_scheduler_policy": "STATIC_BATCH"}
+    story = drive(trtllm(**flags), [Arrival(0, 32, 3), Arrival(0, 100, 1)])
+    assert story.plans == [
+        [(0, 32, 0, P), (1, 32, 0, P)],
+        [(0, 1, 32, D)],
+        [(0, 1, 33, D)],
+        [(1, 64, 32, P)],
+        [(1, 4, 96, P)],
+    ]
 
 
 def test_t2_no_evict_would_have_kept_1_waiting() -> None:

@@ -6,21 +6,24 @@ GUARANTEED_NO_EVICT  a request is admitted only if the blocks that it and everyo
                      stops at the first that does not. Nothing is ever evicted.
 MAX_UTILIZATION      a request runs if its blocks for *this* step fit; else the last of those started is paused, to be computed
                      again, and paused requests are the first to come back.
-STATIC_BATCH         as the first, but the queue is looked at only when nothing runs.
+STATIC_BATCH         as the first, but prompts are looked at only when nobody generates.
 
-The micro-batch scheduler then walks the fitting requests in order: a generating one costs one token and its drafts, a prompt
+The micro-batch scheduler then walks the fitting requests: to completion, those who generate and then the prompts, in progress
+or new, as they came; by utilization, all of them as they came. A generating one costs one token and its drafts, a prompt
 itself. Without chunked context, the default, a prompt that does not fit into what is left of `max_num_tokens` ends the walk,
 and one longer than `max_num_tokens` can never run. With it, prompts share what generation left, each a multiple of the block
 unless it is the last piece: first come first served, or one block after another in turn (EQUAL_PROGRESS).
 
-With block reuse a prompt whose next block is just being computed by another waits for it.
+All blocks of a prompt are taken when it is started. With block reuse a prompt whose next block is just being computed by
+another waits for it.
+
+Read in the repository's C++ (`capacityScheduler.cpp`, `microBatchScheduler.cpp`, `allocateKvCache.cpp` of 2025 and 2026).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -126,44 +129,71 @@ class Trtllm:
     # -- capacity
 
     def _to_completion(self, state: SchedulerState, plan: StepPlan, ledger: Ledger) -> None:
-        """Everyone who runs, and of the queue those whose blocks to completion fit."""
+        """Everyone who runs, and of the queue those whose end fits: who generates, then prompts as they came."""
         kv, options = state.kv, self.options
+        is_static = options.capacity_scheduler_policy == "STATIC_BATCH"
         left = kv.free
-        generating: list[Sequence] = []
+        generating: list[_Fit] = []
         contexts: list[_Fit] = []
-        for sequence in state.running:
+        is_any_generating = False
+        for sequence in sorted(state.running, key=_arrival):
             left -= kv.blocks_for(sequence.max_length + self._k) - sequence.blocks
             if not sequence.left_to_compute:
+                is_any_generating = True
                 continue  # its token is on its way through pipeline stages
             if _is_generating(sequence):
-                generating.append(sequence)
+                is_any_generating = True
+                generating.append(_Fit(sequence, sequence.computed))
             else:
                 contexts.append(_Fit(sequence, sequence.computed))
-        n = len(state.running)
-        places = options.max_batch_size * options.pp_size  # a batch for every micro-batch that is on its way
-        may_join = options.capacity_scheduler_policy != "STATIC_BATCH" or not state.running
-        if state.waiting and may_join and n < places:
-            contexts += self._fitting(state, ledger, left, places - n, contexts)
-        self._micro_batch(state, plan, ledger, generating, contexts)
+        places = self._places - len(state.running)
+        if is_static and is_any_generating:
+            contexts = []  # prompts in progress wait as well
+        elif state.waiting and places > 0:
+            contexts += self._fitting(state, ledger, left, places, () if is_static else contexts)
+            contexts.sort(key=_arrival_of)
+        self._micro_batch(state, plan, ledger, generating + contexts)
 
-    def _fitting(self, state: SchedulerState, ledger: Ledger, left: int, places: int, before: list[_Fit]) -> Iterator[_Fit]:
+    def _fitting(self, state: SchedulerState, ledger: Ledger, left: int, places: int, before: Iterable[_Fit]) -> Iterator[_Fit]:
         kv = state.kv
-        being_computed = {self._next_block(fit.sequence, fit.start) for fit in before}
+        contributed = self._contributed(fit.sequence for fit in before)
         for sequence in state.waiting:
             if places <= 0:
                 return
-            found = ledger.find(sequence)
-            hit = found[-1][2] if found else 0
-            block = self._next_block(sequence, hit * kv.block_tokens)
-            if block is not None and block in being_computed:
-                continue  # it will find this block in the next iteration
-            needed = kv.blocks_for(sequence.max_length + self._k) - hit + ledger.n_idle(found)
+            fit = self._new_fit(state, ledger, sequence)
+            if self._waits_for_block(fit, contributed):
+                continue
+            needed = kv.blocks_for(sequence.max_length + self._k) - fit.start // kv.block_tokens + ledger.n_idle(fit.found)
             if needed > left:
                 return
             left -= needed
             places -= 1
-            being_computed.add(block)
-            yield _Fit(sequence, hit * kv.block_tokens, found)
+            yield fit
+
+    @property
+    def _places(self) -> int:
+        """Requests that are started at once: a batch for every micro-batch that is on its way."""
+        return self.options.max_batch_size * self.options.pp_size
+
+    @staticmethod
+    def _new_fit(state: SchedulerState, ledger: Ledger, sequence: Sequence) -> _Fit:
+        found = ledger.find(sequence)
+        return _Fit(sequence, (found[-1][2] if found else 0) * state.kv.block_tokens, found)
+
+    def _contributed(self, started: Iterable[Sequence]) -> set[Content]:
+        """The blocks that prompts in progress compute next."""
+        blocks = (self._next_block(sequence, sequence.computed) for sequence in started if not _is_generating(sequence))
+        return {block for block in blocks if block is not None}
+
+    def _waits_for_block(self, fit: _Fit, contributed: set[Content]) -> bool:
+        """Whether a new prompt's next block is just being computed by another: it finds it in the next iteration."""
+        block = self._next_block(fit.sequence, fit.start)
+        if block is None:
+            return False
+        if block in contributed:
+            return True
+        contributed.add(block)
+        return False
 
     def _next_block(self, sequence: Sequence, start: int) -> Content | None:
         """The first block of a prompt that is yet to be computed, with all before it; None if that is of no use to others."""
@@ -175,26 +205,26 @@ class Trtllm:
     def _by_step(self, state: SchedulerState, plan: StepPlan, ledger: Ledger) -> None:
         """Everyone whose blocks for this step fit; whoever came last of those started makes room for those before."""
         # One list in order of arrival: a short prompt may have been started before one that came earlier.
-        active = (*(sequence for sequence in state.running if sequence.left_to_compute), *state.waiting)
-        order = sorted(active, key=attrgetter("id"))
-        generating: list[Sequence] = []
-        contexts: list[_Fit] = []
+        active = [sequence for sequence in state.running if sequence.left_to_compute]
+        places = self._places - (len(state.running) - len(active))
+        contributed = self._contributed(active)
+        order = sorted((*active, *state.waiting), key=_arrival)
+        fits: list[_Fit] = []
         reserved = i = 0
+        asked = -1  # whether it waits is asked once, not again when another was paused for it
         end = len(order)
-        while i < end and len(generating) + len(contexts) < self.options.max_batch_size:
+        while i < end:
             sequence = order[i]
-            fit = _Fit(sequence, sequence.computed)
-            if not sequence.is_running:
-                fit.found = ledger.find(sequence)
-                fit.start = (fit.found[-1][2] if fit.found else 0) * state.kv.block_tokens
+            fit = _Fit(sequence, sequence.computed) if sequence.is_running else self._new_fit(state, ledger, sequence)
+            if not sequence.is_running and i != asked and self._waits_for_block(fit, contributed):
+                i += 1
+                continue
+            asked = i
             needed = self._blocks_of_step(state, fit) + ledger.n_idle(fit.found)
-            if needed <= ledger.free - reserved:
+            if len(fits) < places and needed <= ledger.free - reserved:
                 reserved += needed
                 i += 1
-                if _is_generating(sequence):
-                    generating.append(sequence)
-                else:
-                    contexts.append(fit)
+                fits.append(fit)
                 continue
             started = [j for j in range(i, end) if order[j].is_running and not order[j].n_piped]
             if not started:
@@ -202,18 +232,14 @@ class Trtllm:
             end = started[-1]
             ledger.release(order[end])
             plan.preempted.append(order[end])
-        self._micro_batch(state, plan, ledger, generating, contexts)
+        self._micro_batch(state, plan, ledger, fits)
 
     def _blocks_of_step(self, state: SchedulerState, fit: _Fit) -> int:
-        """Blocks that a request may take in this step."""
+        """Blocks that a request may take in this step: those of its whole prompt when it is started."""
         sequence, kv = fit.sequence, state.kv
         held = sequence.blocks if sequence.is_running else fit.start // kv.block_tokens
-        if _is_generating(sequence):
-            return max(kv.blocks_for(sequence.computed + 1 + self._k) - held, 0)
-        n = sequence.length - fit.start
-        if self.options.enable_chunked_prefill:
-            n = min(n, self.options.max_num_tokens)
-        return max(kv.blocks_for(fit.start + n) - held, 0)
+        end = sequence.computed + 1 + self._k if _is_generating(sequence) else sequence.length
+        return max(kv.blocks_for(end) - held, 0)
 
     # -- micro-batch
 
@@ -221,23 +247,28 @@ class Trtllm:
     def _k(self) -> int:
         return self.options.num_speculative_tokens
 
-    def _micro_batch(
-        self, state: SchedulerState, plan: StepPlan, ledger: Ledger, generating: list[Sequence], contexts: list[_Fit]
-    ) -> None:
-        """Tokens for those that fit: generation first, then prompts."""
-        budget = self.options.max_num_tokens
-        running = generating[: min(budget // (1 + self._k), self.options.max_batch_size)]
-        contexts = contexts[: self.options.max_batch_size - len(running)]
-        budget -= len(running) * (1 + self._k)
-        if not self.options.enable_chunked_prefill:
-            self._whole(contexts, budget)
-        elif sum(fit.left for fit in contexts) <= budget:
-            for fit in contexts:
+    def _micro_batch(self, state: SchedulerState, plan: StepPlan, ledger: Ledger, fits: list[_Fit]) -> None:
+        """Tokens for those that fit, in their order; prompts that may be cut share what generation leaves."""
+        budget, cost = self.options.max_num_tokens, 1 + self._k
+        running: list[Sequence] = []
+        contexts: list[_Fit] = []
+        for fit in fits[: self.options.max_batch_size]:
+            if _is_generating(fit.sequence):
+                if cost > budget:
+                    break
+                running.append(fit.sequence)
+                budget -= cost
+                continue
+            if not self.options.enable_chunked_prefill:
+                # A paused request may have outgrown the step with what it had generated: it then runs alone.
+                is_outgrown = not contexts and fit.left > self.options.max_num_tokens and fit.sequence.generated > 0
+                if fit.left > budget and not is_outgrown:
+                    break
                 fit.n = fit.left
-        elif self.options.context_chunking_policy == "EQUAL_PROGRESS":
-            self._in_turn(contexts, budget)
-        else:
-            self._first_come(contexts, budget)
+                budget -= fit.n
+            contexts.append(fit)
+        if self.options.enable_chunked_prefill:
+            self._cut(contexts, budget)
         chosen = [fit for fit in contexts if fit.n]
         # What is found is taken first: blocks taken after it cannot push it out.
         for fit in chosen:
@@ -245,8 +276,8 @@ class Trtllm:
             if not fit.sequence.is_running:
                 ledger.admit(fit.sequence, fit.start, 0)
         for fit in chosen:
-            held = fit.sequence.blocks if fit.sequence.is_running else fit.start // state.kv.block_tokens
-            self._grow(state, ledger, fit.sequence, fit.start + fit.n, held)
+            if not fit.sequence.is_running:
+                self._grow(state, ledger, fit.sequence, fit.sequence.length, fit.start // state.kv.block_tokens)
         for sequence in running:
             self._grow(state, ledger, sequence, sequence.computed + 1 + self._k, sequence.blocks)
         if self._k:
@@ -260,16 +291,15 @@ class Trtllm:
         if n > 0:
             ledger.grow(sequence, n)
 
-    def _whole(self, contexts: list[_Fit], budget: int) -> None:
-        """Whole prompts, in order, stopping at the first that does not fit."""
-        for i, fit in enumerate(contexts):
-            n = fit.left
-            # A paused request may have outgrown the step with what it had generated: it then runs alone.
-            is_outgrown = i == 0 and n > self.options.max_num_tokens and fit.sequence.generated > 0
-            if n > budget and not is_outgrown:
-                return
-            fit.n = n
-            budget -= n
+    def _cut(self, contexts: list[_Fit], budget: int) -> None:
+        """Pieces of prompts that do not all fit."""
+        if sum(fit.left for fit in contexts) <= budget:
+            for fit in contexts:
+                fit.n = fit.left
+        elif self.options.context_chunking_policy == "EQUAL_PROGRESS":
+            self._in_turn(contexts, budget)
+        else:
+            self._first_come(contexts, budget)
 
     def _first_come(self, contexts: list[_Fit], budget: int) -> None:
         """In order; whole blocks unless it is the last piece. What is less than a block is left for a short one behind."""
@@ -293,6 +323,14 @@ class Trtllm:
                     fit.n += n
                     budget -= n
                     is_moving = True
+
+
+def _arrival(sequence: Sequence) -> int:
+    return sequence.id
+
+
+def _arrival_of(fit: _Fit) -> int:
+    return fit.sequence.id
 
 
 def _is_generating(sequence: Sequence) -> bool:
