@@ -245,6 +245,13 @@ def _virtual(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Dispari
 
 def _imported(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
     kinds = [{"imported" in point.marks for point in points} for points in (base, candidate)]
+    if kinds == [{True}, {True}]:
+        return Disparity(
+            "imported",
+            "mark",
+            "Both sides are of another tool's files: prompt lengths and rate were the same, arrivals and prompts are not told.",
+            "See that both were made with the same flags and seed, on a server that knew neither's prompts.",
+        )
     if kinds[0] == kinds[1]:
         return None
     return Disparity(

@@ -93,7 +93,7 @@ def point_of(summary: Summary) -> RunPoint:
         run_id=meta.run_id,
         started_at=meta.started_at,
         workload=meta.workload,
-        schedule=str(_extra(meta).get("schedule_digest") or meta.digest),
+        schedule=str(_extra(meta).get("schedule_digest") or _extra(meta).get("load_digest") or meta.digest),
         engine=str(meta.target.get("engine") or "?"),
         target=target_name(meta),
         cell=cell_name(meta),

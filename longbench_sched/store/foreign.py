@@ -230,8 +230,21 @@ def _plan(document: Mapping[str, Any], tool: str) -> dict[str, Any]:
         "prompt_source": f"imported from {tool}",
         "shared_prefix_tokens": 0,
         "notes": [*_MEANINGS[tool], *_endless(document, tool)],
-        "extra": {},
+        "extra": {"load_digest": _load_digest(document, tool)} if tool != MARKER else {},
     }
+
+
+def _load_digest(document: Mapping[str, Any], tool: str) -> str:
+    """Equal for files of one tool whose load was the same as far as they say: prompt lengths in order, rate, burstiness, cap.
+
+    Output lengths are realised ones, which a comparison looks at by itself. A file that does not say its load has none.
+    """
+    load = [
+        tool,
+        document["input_lens"],
+        *(str(document.get(key)) for key in ("request_rate", "burstiness", "max_concurrency")),
+    ]
+    return hashlib.sha256(json.dumps(load).encode()).hexdigest()
 
 
 def _endless(document: Mapping[str, Any], tool: str) -> list[str]:

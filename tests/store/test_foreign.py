@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from longbench_sched.errors import StoreError
+from longbench_sched.compare.comparison import Side, compare
+from longbench_sched.compare.point import point_of
+from longbench_sched.errors import NotComparableError, StoreError
 from longbench_sched.metrics.conventions import convert
 from longbench_sched.metrics.summary import summarize
 from longbench_sched.run import NONE, Run
@@ -96,6 +98,26 @@ def test_an_imported_run_is_stored_and_read_like_any_other(tmp_path: Path) -> No
     assert back.meta.origin == run.meta.origin
     assert not back.meta.has_common_clock
     assert summarize(back).whole.stats == summarize(run).whole.stats
+
+
+@pytest.mark.parametrize(("changes", "is_alike"), [("ttfts", True), ("input_lens", False)])
+def test_files_of_one_load_can_be_compared_and_those_of_another_cannot(tmp_path: Path, changes: str, is_alike: bool) -> None:
+    doubled = {changes: [2 * value for value in document(VLLM)[changes]]}
+    sides = [Side(path.stem, (point_of(summarize(run_of(path))),)) for path in (VLLM, altered(VLLM, tmp_path, **doubled))]
+    if is_alike:
+        (match,) = compare(sides[0], sides[1:]).matches
+        assert [disparity.id for disparity in match.disparities] == ["imported"]
+    else:
+        with pytest.raises(NotComparableError, match="plans-differ"):
+            compare(sides[0], sides[1:])
+
+
+def test_a_file_that_does_not_say_its_load_is_compared_with_no_other(tmp_path: Path) -> None:
+    lines = AIPERF.read_text().splitlines()
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(lines) + "\n\n")
+    schedules = {point_of(summarize(run_of(path))).schedule for path in (AIPERF, other)}
+    assert len(schedules) == 2
 
 
 def test_tokens_of_a_chunk_are_known_only_where_each_holds_one(tmp_path: Path) -> None:
