@@ -6,6 +6,7 @@ Settings and disparities stand above the numbers: a reader who has seen "+30 %" 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from longbench_sched.compare.comparison import Comparison, Match, Side
 from longbench_sched.compare.delta import Delta
@@ -48,7 +49,7 @@ def build_comparison(comparison: Comparison, limit: float = WORSE_LIMIT) -> Page
         blocks += [_frontier_table(frontier) for frontier in comparison.frontiers]
     if comparison.notes:
         blocks.append(Lines(tuple(Line("Note", clean(note, 400)) for note in comparison.notes)))
-    disparities = {d.text: d for match in comparison.matches for d in match.disparities}.values()
+    disparities = _named_disparities(comparison)
     refused = {(match.candidate, match.cell): match for match in comparison.refused}.values()
     return Page(
         title=f"{clean(comparison.base.name)} against {', '.join(clean(side.name) for side in comparison.candidates)}"
@@ -124,6 +125,26 @@ def _fact_text(fact: FactDifference) -> str:
 
 def _notice(disparity: Disparity) -> Notice:
     return Notice(disparity.id.upper(), clean(disparity.text, 500), "", clean(disparity.next_step, 300))
+
+
+def _named_disparities(comparison: Comparison) -> list[Disparity]:
+    """Each once; with the candidates and loads that it is about, where there are others."""
+    found: dict[str, tuple[Disparity, list[Match]]] = {}
+    for match in comparison.matches:
+        for disparity in match.disparities:
+            found.setdefault(disparity.text, (disparity, []))[1].append(match)
+    named = []
+    for disparity, about in found.values():
+        where = [
+            ", ".join(clean(name, 60) for name in dict.fromkeys(names))
+            for names, everywhere in (
+                ([match.candidate for match in about], {match.candidate for match in comparison.matches}),
+                ([match.cell for match in about], {match.cell for match in comparison.matches}),
+            )
+            if set(names) != everywhere
+        ]
+        named.append(replace(disparity, text=f"{' under '.join(where)}: {disparity.text}") if where else disparity)
+    return named
 
 
 def _refused(match: Match) -> Notice:

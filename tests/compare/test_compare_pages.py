@@ -165,6 +165,14 @@ def test_a_verdict_is_junit_xml_with_a_test_case_a_rule() -> None:
     assert message.startswith("ITL p99 +1330 %")
 
 
+def test_a_warning_says_which_of_several_candidates_it_is_about() -> None:
+    warm = make_side("warm", {"ttft_p50": [1.0] * 3}, cached_share=0.9)
+    shown = compare(make_side("base", {"ttft_p50": [1.0] * 3}), [warm, make_side("cold", {"ttft_p50": [1.0] * 3})])
+    assert [alarm.text.partition(" differs")[0] for alarm in build_comparison(shown).alarms] == ["warm: Cache state"]
+    alone = compare(make_side("base", {"ttft_p50": [1.0] * 3}), [warm])
+    assert [alarm.text.partition(" differs")[0] for alarm in build_comparison(alone).alarms] == ["Cache state"]
+
+
 def test_a_check_whose_rules_cover_nothing_is_no_green_suite() -> None:
     policy = read_policy('[[rule]]\nmetric = "ttft_p50"\nrelative = "5%"\ncell = "nope"\n', "gate.toml")
     suite = ET.fromstring(junit.render(build_verdict(check(side("main", BASE), side("new", BASE), policy))))
