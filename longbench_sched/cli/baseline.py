@@ -126,5 +126,8 @@ def _now() -> str:
 
 def _say_written(path: Path, points: Sequence[RunPoint]) -> None:
     from longbench_sched.cli import output
+    from longbench_sched.compare.baseline import flaws
 
     output.emit(f"{path}: {len(points)} runs")
+    for flaw in flaws(points):
+        output.explain(f"Warning: no check against it will decide anything. {flaw.text} {flaw.next_step}")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from longbench_sched.compare.parity import Disparity, find_disparities
 from longbench_sched.compare.point import RunPoint, decode_point, encode_point
 from longbench_sched.errors import StoreError, UsageError
 from longbench_sched.store.json_types import fields_of
@@ -49,12 +50,24 @@ def make_baseline(name: str, points: Sequence[RunPoint], reason: str, saved_at: 
     cut = [point.run_id for point in points if not point.complete]
     if cut:
         raise UsageError(f"{cut[0]} ended before all was sent; a baseline holds complete runs only. Run it again.")
+    for disparity in flaws(points):
+        if disparity.consequence == "refuse":
+            raise UsageError(f"{disparity.text}\n  Against such runs no check decides anything. {disparity.next_step}")
     machine = points[0].machine
     if any(point.machine != machine for point in points):
         raise UsageError("these runs were measured from different machines. A baseline is of one machine.")
     return Baseline(
         name, Entry(saved_at, reason.strip(), tuple(point.run_id for point in points), dict(machine)), tuple(points)
     )
+
+
+def flaws(points: Sequence[RunPoint]) -> list[Disparity]:
+    """What would keep these runs from being compared with anything, load by load: failures, and marks of the client."""
+    cells = dict.fromkeys(point.cell for point in points)
+    here = [[point for point in points if point.cell == cell] for cell in cells]
+    return [
+        disparity for runs in here for disparity in find_disparities(runs, runs) if disparity.consequence in ("refuse", "rank")
+    ]
 
 
 def promote(before: Baseline, points: Sequence[RunPoint], reason: str, saved_at: str) -> Baseline:

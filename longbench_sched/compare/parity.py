@@ -118,7 +118,8 @@ def _failures(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Dispar
     rates = [_success(points) for points in (base, candidate)]
     if min(rates) >= 1:
         return None
-    words = f"{_percent(1 - rates[0])} and {_percent(1 - rates[1])} of the requests did not succeed"
+    shares = " and ".join(dict.fromkeys(_percent(1 - rate) for rate in rates))
+    words = f"{shares} of the requests did not succeed"
     if min(rates) < MIN_SUCCESS:
         return Disparity(
             "failures",
@@ -197,11 +198,11 @@ _SPOILED = {
 
 
 def _spoiled(base: Sequence[RunPoint], candidate: Sequence[RunPoint]) -> Disparity | None:
-    found = [(mark, [p.run_id for p in (*base, *candidate) if mark in p.marks]) for mark in _SPOILED]
-    seen = [f"{mark} ({_listed(runs)}: {_SPOILED[mark]})" for mark, runs in found if runs]
+    found = [(mark, [point.run_id for point in (*base, *candidate) if mark in point.marks]) for mark in _SPOILED]
+    seen = [f"{mark} ({_listed(marked)}: {_SPOILED[mark]})" for mark, marked in found if marked]
     if not seen:
         return None
-    name = next(mark for mark, runs in found if runs)
+    name = next(mark for mark, marked in found if marked)
     return Disparity(
         name,
         "rank",
@@ -322,7 +323,8 @@ def _short(digests: Counter[str]) -> str:
     return ", ".join(sorted(f"{digest[:6]} x {n}" if len(digests) > 1 else digest[:6] for digest, n in digests.items()))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(named: Sequence[str]) -> str:
+    names = list(dict.fromkeys(named))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

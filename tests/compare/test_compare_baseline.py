@@ -7,7 +7,7 @@ import json
 import pytest
 from handmade_points import around, make_side
 
-from longbench_sched.compare.baseline import decode_baseline, encode_baseline, make_baseline, promote
+from longbench_sched.compare.baseline import decode_baseline, encode_baseline, flaws, make_baseline, promote
 from longbench_sched.errors import StoreError, UsageError
 
 OLD = make_side("old", {"ttft_p50": around(1.0, 0.01, 3)}).points
@@ -34,13 +34,21 @@ def test_promoting_keeps_what_was_before() -> None:
         (OLD, "  ", "needs a reason"),
         ((), "why", "at least one run"),
         (make_side("x", {"ttft_p50": [1.0]}, complete=False).points, "why", "ended before all was sent"),
+        ((*OLD, *make_side("x", {"ttft_p50": [1.0]}, ok=200, cell="c64").points), "why", "no check decides anything"),
         ((*OLD, *make_side("x", {"ttft_p50": [1.0]}, machine={"cpu": "Y"}).points), "why", "different machines"),
     ],
-    ids=["reason", "runs", "incomplete", "machines"],
+    ids=["reason", "runs", "incomplete", "failures", "machines"],
 )
 def test_what_cannot_be_a_baseline_is_refused(points: tuple[object, ...], reason: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_baseline("main", points, reason, "now")  # type: ignore[arg-type]
+
+
+def test_runs_that_no_check_could_be_held_against_are_known() -> None:
+    assert flaws(OLD) == []
+    assert [flaw.id for flaw in flaws(make_side("x", {"ttft_p50": [1.0]}, marks=("client-limited",)).points)] == [
+        "client-limited"
+    ]
 
 
 def test_a_newer_or_damaged_file_is_refused() -> None:
