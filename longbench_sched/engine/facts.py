@@ -84,7 +84,7 @@ def model_facts(card: ModelCard) -> Facts:
 def _card(item: Mapping[str, Any]) -> ModelCard:
     meta = item.get("meta")
     lengths = (item.get("max_model_len"), item.get("context_window"), meta.get("n_ctx") if isinstance(meta, dict) else None)
-    length = next((value for value in lengths if isinstance(value, int) and value > 0), None)
+    length = next((value for value in lengths if value is not True and isinstance(value, int) and value > 0), None)
     root, owner = item.get("root"), item.get("owned_by")
     return ModelCard(
         str(item["id"]), length, root if isinstance(root, str) else None, owner if isinstance(owner, str) else None

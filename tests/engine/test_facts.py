@@ -34,6 +34,7 @@ from longbench_sched.engine.prometheus import read_samples
             b'{"data":[{"id":"m","max_model_len":10},{"id":"lora","max_model_len":null,"parent":"m"}]}',
             [ModelCard("m", 10), ModelCard("lora")], id="an adapter beside its model",
         ),
+        pytest.param(b'{"data":[{"id":"m","max_model_len":true}]}', [ModelCard("m")], id="a length that is no number"),
         pytest.param(b'{"data":[]}', [], id="no models"),
         pytest.param(b"<html>", [], id="no JSON"),
         pytest.param(b'{"data":[1,{"no":"id"}]}', [], id="no cards"),
