@@ -6,7 +6,7 @@ them: `--goodput ttft:3000 tpot:50`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from longbench_sched.errors import UsageError
@@ -40,6 +40,11 @@ class Slo:
                 )
             limits[f"{name}_s"] = limit_s
         return cls(**limits)
+
+    @classmethod
+    def of_limits(cls, limits: Mapping[str, float]) -> Slo:
+        """The inverse of `limits`; what a later version may have added is passed over."""
+        return cls(**{f"{name}_s": limits[name] for name in SLO_METRICS if name in limits})
 
     def limits(self) -> dict[str, float]:
         """The limits that are set, by metric name, in seconds."""

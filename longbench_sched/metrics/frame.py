@@ -31,7 +31,7 @@ def per_request(run: Run, slo: Slo | None = None) -> pd.DataFrame:
     import pandas as pd
 
     columns = Columns.of(run)
-    limits = slo if slo is not None else Slo(**{f"{name}_s": limit for name, limit in run.meta.slo.items()})
+    limits = slo if slo is not None else Slo.of_limits(run.meta.slo)
     data: dict[str, object] = {name: pd.array(list(columns.texts(name)), dtype="string") for name in TEXT_COLUMNS}
     for name in COUNT_COLUMNS:
         data[name] = _nullable_ints(columns.ints(name))

@@ -44,7 +44,7 @@ def summarize(run: Run, slo: Slo | None = None, *, with_curves: bool = False) ->
     With curves it also holds what charts are drawn from.
     """
     columns = Columns.of(run)
-    limits = slo if slo is not None else Slo(**{f"{name}_s": limit for name, limit in run.meta.slo.items()})
+    limits = slo if slo is not None else Slo.of_limits(run.meta.slo)
     meta = replace(run.meta, slo=limits.limits())  # a reader must see the limits that were applied
     whole_span = window.whole(columns) if meta.has_common_clock else None
     steady_span = _steady_span(meta, columns, whole_span)

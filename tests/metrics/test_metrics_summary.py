@@ -284,3 +284,9 @@ def test_whatever_comes_every_number_is_finite_and_outcomes_add_up(cases: list, 
     assert done.attempted == done.ok + done.failed + done.timeout + done.cancelled + done.lost
     assert sum(reason.n for reason in done.reasons) == done.attempted - done.ok
     assert done.attempted == sum(1 for case in cases if case[4] == "measured")
+
+
+def test_d04_a_stored_limit_that_a_later_version_added_is_passed_over() -> None:
+    run = run_of([row(0, [100.0])], slo={"ttft": 0.2, "ttfa": 0.1})
+    assert summarize(run).meta.slo == {"ttft": 0.2}
+    assert summarize(run).whole.rates["good_share"].value == 1.0
