@@ -9,8 +9,8 @@ What is shared differs. vLLM, TensorRT-LLM, Sarathi and Orca have one scheduler 
 the one prompt in progress; a slot is visited again when its last batch has left the last stage.
 
 A stage takes its share of the layers, the last one the head besides, and the host of each stage launches its part. Activations
-go on over NVLink. A request that comes while stage 0 is idle is looked at at once, which a real engine that waits for a result
-does a little later.
+go on over NVLink. Where there is one scheduler, a request that comes while stage 0 is idle is looked at at once, which an engine
+that waits for a result does a little later.
 """
 
 from __future__ import annotations
@@ -135,8 +135,6 @@ class PipedEngine(Engine):
         free_s = self._free_at_s[0]
         if free_s <= now_s + _INSTANT_S and (batch := self._next(now_s)) is not None:
             self.flight.append(batch)
-            if self.watch is not None:
-                self.watch.sent(self, batch)
             free_s = self._free_at_s[0]
         if not self.flight:
             return None
@@ -168,17 +166,18 @@ class PipedEngine(Engine):
         if not (state.running or state.waiting):
             state.n_planned = 0  # idle
             return None
+        if not self.has_own_batches:
+            plan = self._schedule(now_s) if len(self.flight) < self.n_slots else None
+            return None if plan is None else self._send(plan, 0, now_s)
         for _ in self._slots:
             index = self._next_slot
             slot = self._slots[index]
             if slot.is_out:
                 return None
             self._next_slot = (index + 1) % self.n_slots
-            plan = self._of_slot(slot, now_s) if self.has_own_batches else self._schedule(now_s)
+            plan = self._of_slot(slot, now_s)
             if plan is not None:
                 return self._send(plan, index, now_s)
-            if not self.has_own_batches:
-                return None
         return None
 
     def _schedule(self, now_s: float) -> StepPlan | None:
@@ -218,11 +217,14 @@ class PipedEngine(Engine):
         pipeline = self.stage_cost.pipeline
         stage_s = self.stage_cost(plan)
         entered_s = pipeline.pass_down(self._free_at_s, now_s, stage_s, plan.n_tokens)
+        batch = MicroBatch(plan, slot, entered_s, [a + b for a, b in zip(entered_s, stage_s, strict=True)])
+        if self.watch is not None:
+            self.watch.sent(self, batch)  # before what it computes counts as computed
         self.state.board(plan)
         self._slots[slot].is_out = True
         self.counters.n_steps += 1
         self.counters.busy_s += stage_s[0]
-        return MicroBatch(plan, slot, entered_s, [a + b for a, b in zip(entered_s, stage_s, strict=True)])
+        return batch
 
 
 # SGLang's own check of its arguments; reports on vLLM 0.25 to 0.29, where a head or draft model does not start in stages.

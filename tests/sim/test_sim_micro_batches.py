@@ -297,6 +297,21 @@ def _decode_load(n: int, context: int):
     return StepLoad(n_decodes=n, decode_tokens=n, decode_context=context)
 
 
+@pytest.mark.parametrize("name", ["vllm", "trtllm", "orca"])
+def test_a_request_that_comes_while_stage_0_is_idle_begins_at_once(name: str) -> None:
+    """One scheduler over all: that there was nothing to send before, while a batch is on its way, holds nobody back."""
+    engine = build_engine(name, H200, QWEN, read_flags(name, ("-pp=2",)))
+    assert isinstance(engine, PipedEngine)
+    engine.submit(5000, 3, 0.0)
+    free_s = engine.begin(0.0)
+    assert free_s is not None
+    engine.begin(free_s)  # nothing: the token of the first is on its way
+    assert len(engine.flight) == 1
+    engine.submit(500, 3, free_s + 1e-3)
+    engine.begin(free_s + 1e-3)
+    assert [batch.entered_s[0] for batch in engine.flight] == [0.0, free_s + 1e-3]
+
+
 def test_stages_serve_more_prompts_a_second_than_one() -> None:
     jobs = [Job(0.0, 8192, 1) for _ in range(16)]
 

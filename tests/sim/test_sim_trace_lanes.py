@@ -174,6 +174,16 @@ def test_what_a_stage_costs_is_of_one_gpu_of_it_and_all_stages_are_the_engine() 
         assert 0 < stage.bandwidth_utilisation < 1
 
 
+def test_a_micro_batch_is_explained_before_what_it_computes_counts_as_computed() -> None:
+    """A token after 1000 sees 1001 keys, in every stage; a row costs what it took."""
+    steps, _ = trace("vllm", "-pp=4", load="isl = 1000\nosl = 3\nconcurrency = 1\nrequests = 1\nwarmups = 0\n")
+    assert list(steps.ints["decode_context"]) == [0] * 4 + [1001] * 4 + [1002] * 4
+    begins, ends = steps.ints["begin_ns"], steps.ints["end_ns"]
+    for row in range(steps.n):
+        charged_s = max(steps.floats["gpu_s"][row], steps.floats["host_s"][row])
+        assert (ends[row] - begins[row]) / 1e9 == pytest.approx(charged_s, abs=2e-9)
+
+
 APART = {
     "dynamo-like": ("vllm", (), Pools("dynamo-like", 1, 2)),
     "mooncake-like": ("sglang", ("--chunked-prefill-size=2048",), Pools("mooncake-like", 2, 1)),
