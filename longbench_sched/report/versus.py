@@ -35,6 +35,7 @@ _SHORT = {
     "success_rate": "success",
 }
 WORSE_LIMIT = 1.2  # of a ratio, from which on a step of a sweep is named
+MAX_STEPS_ACROSS = 5  # of a sweep; more are rows
 LONG_FACT = 60  # characters; what is shorter stays on one line
 
 
@@ -264,22 +265,30 @@ def _trend_tables(trends: Sequence[Trend], limit: float) -> list[Table]:
         groups.setdefault((whose, trend.window, trend.parameter), []).append(trend)
     tables = []
     for (whose, window, parameter), group in groups.items():
-        steps = group[0].steps
-        rows, notes = [], []
-        for trend in group:
-            slope = trend.per_doubling
-            cells = (signed(step.delta.change) for step in trend.steps)
-            rows.append((figure_title(trend.figure), *cells, signed(None if slope is None else slope - 1)))
-            first = trend.first_beyond(limit)
-            if first is not None and trend.candidate:
-                notes.append(
-                    f"{trend.figure.title}: worse by more than a factor {limit:g} from {clean(parameter)} {_step(first.at)} on."
-                )
-        columns = (_LEFT, *(Column(_step(step.at)) for step in steps), Column("a doubling", gives_way=1))
-        where = "" if window in ("whole", "steady") else f", {clean(window)}"
         over = clean(parameter).replace("_", " ")
-        tables.append(Table(f"{clean(whose, 60)}: change over {over}{where}", columns, tuple(rows), tuple(notes)))
+        notes = [
+            f"{trend.figure.title}: worse by more than a factor {limit:g} from {over} {_step(first.at)} on."
+            for trend in group
+            if trend.candidate and (first := trend.first_beyond(limit)) is not None
+        ]
+        where = "" if window in ("whole", "steady") else f", {clean(window)}"
+        title = f"{clean(whose, 60)}: change over {over}{where}"
+        tables.append(Table(title, *_trend_grid(over, group), tuple(notes)))
     return tables
+
+
+def _trend_grid(over: str, group: Sequence[Trend]) -> tuple[tuple[Column, ...], tuple[tuple[str, ...], ...]]:
+    """Figures down and steps across; the other way round where there are many steps, of which none may be left out."""
+    steps = [_step(step.at) for step in group[0].steps]
+    cells = [
+        [*(signed(step.delta.change) for step in trend.steps), signed(None if (by := trend.per_doubling) is None else by - 1)]
+        for trend in group
+    ]
+    if len(steps) <= MAX_STEPS_ACROSS:
+        rows = [(figure_title(trend.figure), *row) for trend, row in zip(group, cells, strict=True)]
+        return (_LEFT, *(Column(step) for step in steps), Column("a doubling", gives_way=1)), tuple(rows)
+    columns = (Column(over), *(Column(figure_title(trend.figure), gives_way=place) for place, trend in enumerate(group)))
+    return columns, tuple((label, *row) for label, row in zip([*steps, "a doubling"], zip(*cells, strict=True), strict=True))
 
 
 def _step(value: float) -> str:

@@ -10,6 +10,7 @@ from handmade_points import around, make_side
 from longbench_sched.compare.comparison import Side, Wish, compare
 from longbench_sched.compare.frontier import dominates, find_frontier
 from longbench_sched.compare.ranking import order
+from longbench_sched.report import terminal
 from longbench_sched.report.layout import Table
 from longbench_sched.report.versus import build_comparison
 
@@ -175,3 +176,13 @@ def test_a_setting_that_is_not_alone_is_no_sweep() -> None:
     shown = compare(sides[0], sides[1:])
     assert shown.frontiers[0].setting is None
     assert shown.trends == ()
+
+
+def test_a_sweep_of_many_steps_fits_80_columns_with_every_step() -> None:
+    shown = compare(by_chunk(1024, 1.0), [by_chunk(1024 * 2**n, 1.0 + 0.1 * n) for n in range(1, 9)])
+    lines = terminal.render(build_comparison(shown), columns=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    start = next(i for i, line in enumerate(lines) if "change over token budget" in line)
+    assert lines[start + 1].split()[:4] == ["token", "budget", "TTFT", "p50"]
+    assert [line.split()[0] for line in lines[start + 2 : start + 11]] == [str(1024 * 2**n) for n in range(9)]
+    assert lines[start + 3].split()[1:3] == ["+10.0", "%"]
