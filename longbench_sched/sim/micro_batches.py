@@ -9,7 +9,7 @@ What is shared differs. vLLM, TensorRT-LLM, Sarathi and Orca have one scheduler 
 the one prompt in progress; a slot is visited again when its last batch has left the last stage.
 
 A stage takes its share of the layers, the last one the head besides, and the host of each stage launches its part. Activations
-go on over NVLink. Where there is one scheduler, a request that comes while stage 0 is idle is looked at at once, which an engine
+go on over NVLink. Where there is one scheduler, a request that comes while stage 0 is idle is looked at at once, which one
 that waits for a result does a little later.
 """
 
