@@ -156,9 +156,10 @@ def _unparsed(summary: Summary) -> Seen | None:
     n_late = _fact(summary, "row_marks").get("unknown-field", 0)
     if not n + n_late:
         return None
-    late = f" {n_late} more began with text in a field of unknown name: their TTFT may be too late." if n_late else ""
+    none = f"{n} answers hold tokens (by the server's count) that no known field showed"
+    late = f"{n_late} answers began with text in a field of unknown name: their TTFT may be too late"
     return (
-        f"{n} answers hold tokens (by the server's count) that no known field showed (limit 0).{late}",
+        f"{'; '.join([none] * (n > 0) + [late] * (n_late > 0))} (limit 0).",
         "The server uses a name for its text that this version does not know; no TTFT is made from it.",
         "Choose the right --engine and --api, or report the server's version with one captured stream.",
     )

@@ -221,14 +221,23 @@ def make_plan(requests: Sequence[Request], warmups: Sequence[Request] = ()) -> P
     return Plan("w", 0, (lane,), tuple(warmups), "d", lengths, lengths)
 
 
-def test_the_shortest_prompt_is_sent_with_another_beginning_and_a_short_answer() -> None:
+def test_the_shortest_prompt_is_sent_with_another_beginning() -> None:
     plan = make_plan([make_request(8, 500), make_request(6, 400, index=1)])
     chosen = choose_request(plan)
-    assert (list(chosen.prompt), chosen.isl, chosen.osl, chosen.phase) == ([3, 4, 5, 0, 1, 2], 6, 32, "warmup")
+    assert (list(chosen.prompt), chosen.isl, chosen.osl, chosen.phase) == ([3, 4, 5, 0, 1, 2], 6, 400, "warmup")
 
 
 def test_an_answer_shorter_than_the_probes_stays_as_short() -> None:
     assert choose_request(make_plan([make_request(6, 5)])).osl == 5
+
+
+@pytest.mark.parametrize("prompt", [None, "measured text"])
+def test_a20_a_model_that_ends_its_answers_after_hundreds_of_tokens_is_found_out(prompt: str | None) -> None:
+    """2,048 asked of an endpoint that stops at 371: a probe of a few tokens, or of a warm-up's, would come back whole."""
+    plan = make_plan([make_request(8, 2048, prompt)], [] if prompt is None else [make_request(7, 16, "warm-up text")])
+    chosen = choose_request(plan)
+    found = run([Send(ok_stream(min(371, chosen.osl), finish="stop", prompt_tokens=chosen.isl))], [chosen])
+    assert found.findings[0]["text"] == "POST /v1/completions was asked for 512 tokens and made 371 (finish reason stop)."
 
 
 def test_a_text_of_a_warm_up_is_sent_as_it_is_since_its_length_is_exact() -> None:
