@@ -29,6 +29,7 @@ SLOPE_STEP = 0.12  # in logarithms: 12 %, since a schedule jumps by a tenth of a
 # A parameter is identified if a number changes by 2 % of its change near the start, or by 2 % when it is four times as large.
 MIN_SENSITIVITY = 0.02
 MAX_ROUNDS = 25
+MULTIPLES = (1, 2, 4, 8, 16)  # of a usual time, at which the search may begin
 ENOUGH = 1e-4  # change of the parameters in logarithms at which the fit stops
 
 
@@ -145,7 +146,11 @@ def fit(
             f"none of {', '.join(parameters)} changes what was measured by {MIN_SENSITIVITY:.0%}.\n"
             "Add runs that depend on them: one long prompt, decodes of a large batch, one decode alone."
         )
-    x, jacobian, residuals = _search(trial, names)
+    x, jacobian, residuals = _search(trial, names, *_begin(trial, names))
+    if (shown := _shown(names, x, jacobian)) and len(shown) < len(names):
+        x = np.asarray([x[names.index(name)] for name in shown])
+        names = shown
+        x, jacobian, residuals = _search(trial, names, x, trial.residuals(names, x))
     values = dict(zip(names, (float(value) for value in np.exp(x)), strict=True))
     source = f"fitted on {', '.join(one.name for one in observations)}"
     calibration = start.with_values(source, **values)
@@ -223,11 +228,18 @@ def _identified(trial: _Trial, parameters: Sequence[str]) -> tuple[list[str], di
     return [name for name in parameters if sensitivity[name] >= MIN_SENSITIVITY], sensitivity
 
 
-def _search(trial: _Trial, names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
+def _shown(names: Sequence[str], x: Floats, jacobian: Floats) -> list[str]:
+    """Without those on which nothing depends where the search has ended: the GPU's behind the host, or the host's behind it."""
+    low, high = (np.log([getattr(RANGES[name], end) for name in names]) for end in ("low", "high"))
+    is_inside = (x > low + 0.001) & (x < high - 0.001)
+    is_hidden = is_inside & (np.abs(jacobian).max(axis=0) < MIN_SENSITIVITY)
+    return [name for name, hidden in zip(names, is_hidden, strict=True) if not hidden]
+
+
+def _search(trial: _Trial, names: Sequence[str], x: Floats, residuals: Floats) -> tuple[Floats, Floats, Floats]:
     """Gauss-Newton with damping (Marquardt) between bounds; where it ends, with the slopes and residuals there."""
     low = np.log([RANGES[name].low for name in names])
     high = np.log([RANGES[name].high for name in names])
-    x, residuals = _begin(trial, names)
     damping = 1e-3
     jacobian = _slopes(trial, names, x, residuals, high)
     for _ in range(MAX_ROUNDS):
@@ -252,15 +264,20 @@ def _search(trial: _Trial, names: Sequence[str]) -> tuple[Floats, Floats, Floats
 
 
 def _begin(trial: _Trial, names: Sequence[str]) -> tuple[Floats, Floats]:
-    """Where the search begins: as the calibration says, or at usual values where that is nearer."""
+    """Where the search begins: as the calibration says, or at usual values, and for times at multiples, where that is nearer.
+
+    Time of the host that the GPU hides changes nothing at all until it is long enough: no slope leads there.
+    """
     x: Floats = np.asarray([trial.start_of(name) for name in names])
     residuals = trial.residuals(names, x)
     for i, name in enumerate(names):
-        there = x.copy()
-        there[i] = np.log(RANGES[name].start)
-        found = trial.residuals(names, there)
-        if found @ found < residuals @ residuals:
-            x, residuals = there, found
+        limits = RANGES[name]
+        for multiple in MULTIPLES if name.endswith("_s") else (1,):
+            there = x.copy()
+            there[i] = np.log(min(limits.start * multiple, limits.high))
+            found = trial.residuals(names, there)
+            if found @ found < residuals @ residuals:
+                x, residuals = there, found
     return x, residuals
 
 

@@ -84,6 +84,17 @@ def test_a_parameter_that_nothing_depends_on_is_said_to_be_unknown() -> None:
     assert by_name["attention_eff"].standard_error is None, "one number for one parameter leaves nothing to judge by"
 
 
+def test_a_host_that_was_hidden_at_the_start_is_found_and_what_it_hides_is_said_to_be_unknown() -> None:
+    """The host plans ahead: at the start its time shows nowhere, at 8 ms a step it is all that decodes show."""
+    hidden = Calibration().with_values("hidden", attention_eff=0.5, kv_bandwidth_eff=0.8, host_step_s=0.008)
+    found = fit([with_measured(one, one.predict(hidden)) for one in THREE])
+    values = {one.name: one.value for one in found.parameters}
+    assert values["attention_eff"] == pytest.approx(0.5, rel=0.01)
+    assert values["host_step_s"] == pytest.approx(0.008, rel=0.01)
+    assert values["kv_bandwidth_eff"] is None
+    assert found.worst < 0.005
+
+
 def test_a_measurement_out_of_reach_ends_at_a_bound_and_says_so() -> None:
     impossible = Observation("too fast", VLLM, PROMPT_ALONE, {"ttft_mean_s": 0.01}, "made up")
     found = fit([impossible], ["attention_eff"], START)
