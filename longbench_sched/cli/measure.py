@@ -6,6 +6,7 @@ is asked, and whatever the engine says against the plan before the first measure
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 import time
@@ -108,7 +109,13 @@ def measure(order: Order, target: Target) -> Measured:
     with journal.Journal(order.folder / f"{run_id}{journal.ENDING}", meta) as log:
         recorder = _Recorder(log, meta, 0 if target.api != "chat" else preflight.template_overhead)
         hits_before = read_prefix_hits(target, options)
-        result = _send(order, target, dialect, plan, preflight, run_id, recorder, log)
+        try:
+            result = _send(order, target, dialect, plan, preflight, run_id, recorder, log)
+        except KeyboardInterrupt as interrupt:  # just before, or just after, signals were the load's
+            if not log.has_requests:
+                raise
+            see = shlex.join(["longbench-sched", "show", str(log.path)])
+            raise type(interrupt)(f"What was measured is in {log.path}. To see it: `{see}`.") from None
         with signals_held():
             lateness_ms = engine_answers.server_lateness_ms(target, preflight, options)
             meta = engine_answers.with_prefix_hits(meta, hits_before, target, options)

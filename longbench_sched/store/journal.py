@@ -65,7 +65,7 @@ class Journal:
         """Open a new journal and begin to write. Raises StoreError if the file cannot be made: nothing was measured yet."""
         self.path = path
         self.failure: str | None = None  # why the journal stopped; the run goes on
-        self._has_requests = False
+        self.has_requests = False  # one was sent, or has ended
         self._sync_every_s = sync_every_s
         self._waiting: deque[bytes] = deque()
         self._appended_bytes = 0  # by those who append; what was written is counted apart, by the thread:
@@ -94,7 +94,7 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it; the file stays, unless an error came before the first request."""
-        self.close() if error is None or self._has_requests else self.remove()
+        self.close() if error is None or self.has_requests else self.remove()
 
     def note_meta(self, meta: RunMeta) -> None:
         """Replace what is known of the run; a recovered run takes the last one."""
@@ -102,12 +102,12 @@ class Journal:
 
     def note_sent(self, record: StreamRecord) -> None:
         """Note a request that is in flight, as far as it is known: it counts as lost if nothing follows."""
-        self._has_requests = True
+        self.has_requests = True
         self._append(_SENT, _json(_record_scalars(record)))
 
     def append(self, record: StreamRecord) -> None:
         """Note a finished request."""
-        self._has_requests = True
+        self.has_requests = True
         decoded = record.decoded
         head = _json((_record_scalars(record), _decoded_scalars(decoded), len(decoded.chunk_at_ns)))
         lists = [_bytes_of(getattr(decoded, name), typecode) for name, typecode in _LISTS]

@@ -13,6 +13,7 @@ from scripted_server import Received, ScriptedServer, Send, Steps, models, ok_st
 
 from longbench_sched.cli.app import main
 from longbench_sched.cli.measure import store
+from longbench_sched.load import execute as execute_module
 from longbench_sched.store.journal import Journal
 from longbench_sched.store.parquet import read_run
 
@@ -86,3 +87,19 @@ def test_a_run_that_neither_its_file_nor_its_journal_can_hold_goes_into_the_temp
     assert measured.failure is not None
     assert f"stored as {measured.path} instead" in measured.failure
     assert not (tmp_path / "full.journal").exists()
+
+
+def test_b13_an_interrupt_after_the_last_answer_tells_where_the_records_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the load, which has its own way with signals, and the storing, which holds them off."""
+
+    def give_back_and_be_interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute_module, "give_memory_back", give_back_and_be_interrupted)
+    assert _run(tmp_path, lambda _: OK) == 130
+    [left] = (tmp_path / "results").iterdir()
+    assert f"Interrupted. What was measured is in {left}. To see it: `longbench-sched show {left}`." in capsys.readouterr().err
+    assert main(["show", str(left)]) == 0
+    assert "8 ok" in capsys.readouterr().out
