@@ -300,9 +300,10 @@ def _osl_short(summary: Summary) -> Seen | None:
     share = osl.get("share")
     if share is None or abs(share - 1) <= LENGTH_TOLERANCE:
         return None
+    short = "Answers stop at an end token, or the server does not honour ignore_eos or min_tokens."
     return (
         f"{_percent(share)} of the output tokens asked for were made (limit 2 % off).",
-        "Answers stop at an end token, or the server does not honour ignore_eos or min_tokens.",
+        short if share < 1 else "The server makes more than it was asked for: it does not honour max_tokens.",
         "Compare only with runs of the same realised length; see finish_reason in the rows.",
     )
 

@@ -112,12 +112,13 @@ def _reasons(columns: Columns) -> tuple[ReasonCount, ...]:
     http_status, error_code = columns.ints("http_status"), columns.ints("error_code")
     table: dict[tuple[str, str], list[int]] = {}
     for row in columns.due_order[(columns.measured & ~columns.ok)[columns.due_order]].tolist():
-        reason = columns.texts("reason")[row] or "unknown"
+        status = columns.texts("status")[row] or ""
+        reason = columns.texts("reason")[row] or (status if status == Status.LOST else "unknown")
         if reason == "http-status" and http_status[row] != NONE:
             reason = f"{reason} {http_status[row]}"
         elif error_code[row] != NONE:
             reason = f"{reason} {error_code[row]}"
-        table.setdefault((columns.texts("status")[row] or "", reason), []).append(row)
+        table.setdefault((status, reason), []).append(row)
     causes = sorted(table.items(), key=lambda cause: (-len(cause[1]), cause[0]))
     return tuple(
         ReasonCount(status, reason, len(rows), columns.texts("request_id")[rows[0]] or "", columns.texts("detail")[rows[0]])

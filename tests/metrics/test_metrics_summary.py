@@ -290,3 +290,14 @@ def test_d04_a_stored_limit_that_a_later_version_added_is_passed_over() -> None:
     run = run_of([row(0, [100.0])], slo={"ttft": 0.2, "ttfa": 0.1})
     assert summarize(run).meta.slo == {"ttft": 0.2}
     assert summarize(run).whole.rates["good_share"].value == 1.0
+
+
+def test_a19_more_tokens_than_were_asked_for_are_not_laid_to_an_early_end() -> None:
+    (warning,) = [advice for advice in summarize(run_of([row(0, [1, 2, 3], osl=2)])).advice if advice.id == "OSL-SHORT"]
+    assert "150 % of the output tokens" in warning.text
+    assert "does not honour max_tokens" in warning.cause
+
+
+def test_b17_requests_that_went_with_a_killed_run_are_counted_as_lost() -> None:
+    (cause,) = summarize(run_of([row(0, [], status=Status.LOST)])).outcomes.reasons
+    assert (cause.status, cause.reason) == ("lost", "lost")
