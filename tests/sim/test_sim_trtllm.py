@@ -145,6 +145,11 @@ def test_a_prompt_waits_for_the_block_that_another_is_computing() -> None:
     assert story.plans[1] == [(1, 36, 64, P), (0, 1, 100, D), (2, 1, 40, D)]
 
 
+def test_in_a_static_batch_nobody_waits_for_a_block_of_another() -> None:
+    work = [Arrival(0, 100, 2, group=0, prefix=64), Arrival(0, 100, 2, group=0, prefix=64)]
+    assert drive(trtllm(capacity_scheduler_policy="STATIC_BATCH"), work).plans[0] == [(0, 100, 0, P), (1, 100, 0, P)]
+
+
 def test_a_prompt_that_not_even_a_block_of_fits_a_step_is_refused() -> None:
     policy = trtllm(max_num_tokens=31, enable_chunked_prefill=True, tokens_per_block=32).policy
     assert "whole blocks of 32" in (policy.refusal(32, 1) or "")

@@ -150,18 +150,21 @@ class Trtllm:
         if is_static and is_any_generating:
             contexts = []  # prompts in progress wait as well
         elif state.waiting and places > 0:
-            contexts += self._fitting(state, ledger, left, places, () if is_static else contexts)
+            contributed = None if is_static else self._contributed(fit.sequence for fit in contexts)
+            contexts += self._fitting(state, ledger, left, places, contributed)
             contexts.sort(key=_arrival_of)
         self._micro_batch(state, plan, ledger, generating + contexts)
 
-    def _fitting(self, state: SchedulerState, ledger: Ledger, left: int, places: int, before: Iterable[_Fit]) -> Iterator[_Fit]:
+    def _fitting(
+        self, state: SchedulerState, ledger: Ledger, left: int, places: int, contributed: set[Content] | None
+    ) -> Iterator[_Fit]:
+        """Of the queue. `contributed`: the blocks that are worth waiting for; None: nobody waits for any."""
         kv = state.kv
-        contributed = self._contributed(fit.sequence for fit in before)
         for sequence in state.waiting:
             if places <= 0:
                 return
             fit = self._new_fit(state, ledger, sequence)
-            if self._waits_for_block(fit, contributed):
+            if contributed is not None and self._waits_for_block(fit, contributed):
                 continue
             needed = kv.blocks_for(sequence.max_length + self._k) - fit.start // kv.block_tokens + ledger.n_idle(fit.found)
             if needed > left:
