@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longbench_sched.cli import engine_answers, output
-from longbench_sched.cli.progress import ProgressLine
+from longbench_sched.cli.progress import ProgressLine, standing_line
 from longbench_sched.cli.provenance import host_facts, versions
 from longbench_sched.cli.signals import signals_held
 from longbench_sched.engine import make_dialect
@@ -168,16 +168,18 @@ def _rehearsed(
         return preflight  # also of use where a server says too small a context
     longest = max(plan.requests, key=lambda request: request.isl + request.osl)
     check_context(preflight, target.engine, longest.isl, longest.osl)
-    learned = rehearse(
-        preflight,
-        target,
-        dialect,
-        [choose_request(plan)],
-        timeouts=order.timing.timeouts,
-        ca_file=options.ca_file,
-        insecure=options.insecure,
-        proxy=options.proxy,
-    )
+    request = choose_request(plan)
+    with standing_line(f"  preflight: one request, {request.isl} tokens in, {request.osl} out"):
+        learned = rehearse(
+            preflight,
+            target,
+            dialect,
+            [request],
+            timeouts=order.timing.timeouts,
+            ca_file=options.ca_file,
+            insecure=options.insecure,
+            proxy=options.proxy,
+        )
     check_context(learned, target.engine, longest.isl, longest.osl)  # again: in chat the template takes its part
     return learned
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -59,6 +61,24 @@ class ProgressLine:
             self._stream.flush()
         except (OSError, ValueError):  # the terminal is gone; the run is not
             self._stopped.set()
+
+
+@contextmanager
+def standing_line(text: str, stream: TextIO | None = None) -> Iterator[None]:
+    """A line that stands on a terminal while the block runs, so that nobody takes the wait for a hang; elsewhere nothing."""
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield
+        return
+    with suppress(OSError, ValueError):
+        stream.write(text[: output.columns(stream) - 1])
+        stream.flush()
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):
+            stream.write(CLEAR_LINE)
+            stream.flush()
 
 
 def progress_text(progress: Progress, *, with_bar: bool) -> str:

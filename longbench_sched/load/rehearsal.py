@@ -29,7 +29,7 @@ from longbench_sched.record import UNKNOWN_TOKENS, Decoded, Ending, Reason, Stat
 from longbench_sched.target import Target
 from longbench_sched.transport import Transport
 
-PROBE_OSL = 512  # a model that ends its answers does so within some hundred tokens; alone these take some seconds
+PROBE_OSL = 2048  # a model that ends its answers mostly does so within some hundred tokens; alone 2,048 take half a minute
 ISL_TOLERANCE = 0.02
 ISL_SLACK = 2  # tokens: what turning a text about its middle may change
 LARGE_TEMPLATE = 256  # tokens; templates without a long system prompt add 5 to 50
@@ -38,7 +38,7 @@ RUN_ID = "preflight"
 
 
 def choose_request(plan: Plan) -> Request:
-    """The plan's shortest request, with at most 512 tokens to come out and a prompt that warms no cache for the run.
+    """The plan's shortest request, with at most 2,048 tokens to come out and a prompt that warms no cache for the run.
 
     A prompt is turned about its middle: as long (a text within a token or two), with another beginning, so that no block of it
     is the first block of a prompt to come. The text of a warm-up is sent as it is: its length is exact, and no measured prompt

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from longbench_sched.cli.progress import ProgressLine, progress_text
+from longbench_sched.cli.progress import ProgressLine, progress_text, standing_line
 from longbench_sched.load.execute import Progress
 
 NOW = Progress(
@@ -93,3 +93,17 @@ def test_nothing_is_shown_before_there_is_anything_to_say() -> None:
     with ProgressLine(stream, every_s=0.001):
         pass
     assert stream.getvalue() == ""
+
+
+def test_a_line_stands_on_a_terminal_while_something_lasts_and_is_gone_after_it() -> None:
+    terminal, file = Terminal(True), Terminal(False)
+    with standing_line("  preflight: one request", terminal), standing_line("  preflight: one request", file):
+        assert terminal.getvalue() == "  preflight: one request"
+    assert (terminal.getvalue(), file.getvalue()) == ("  preflight: one request\r\x1b[K", "")
+
+
+def test_a_line_does_not_stay_behind_an_error() -> None:
+    terminal = Terminal(True)
+    with pytest.raises(KeyboardInterrupt), standing_line("  preflight: one request", terminal):
+        raise KeyboardInterrupt
+    assert terminal.getvalue().endswith("\r\x1b[K")

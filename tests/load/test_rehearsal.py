@@ -237,7 +237,7 @@ def test_a20_a_model_that_ends_its_answers_after_hundreds_of_tokens_is_found_out
     plan = make_plan([make_request(8, 2048, prompt)], [] if prompt is None else [make_request(7, 16, "warm-up text")])
     chosen = choose_request(plan)
     found = run([Send(ok_stream(min(371, chosen.osl), finish="stop", prompt_tokens=chosen.isl))], [chosen])
-    assert found.findings[0]["text"] == "POST /v1/completions was asked for 512 tokens and made 371 (finish reason stop)."
+    assert found.findings[0]["text"] == "POST /v1/completions was asked for 2048 tokens and made 371 (finish reason stop)."
 
 
 def test_a_text_of_a_warm_up_is_sent_as_it_is_since_its_length_is_exact() -> None:
