@@ -156,6 +156,14 @@ def test_in_0_4_without_a_cache_one_that_ignores_eos_needs_room_at_the_ends_to_c
     assert len(drive(sglang(kv_tokens, Sglang042Options), arrivals).plans[0]) == 1
 
 
+def test_in_0_4_a_prompt_in_progress_takes_its_chunk_of_what_is_reserved_for_others_too() -> None:
+    """In step 5, 80 of 124 tokens are held and 0.7 x (15 + 26 + 5) = 32.2 reserved: 0.5.23 would compute 11 of the chunk's 16."""
+    flags = {"disable_radix_cache": True, "chunked_prefill_size": 16}
+    work = [Arrival(0, 19, 16), Arrival(0, 18, 27), Arrival(0, 21, 6), Arrival(0, 40, 4)]
+    story = drive(sglang(124, Sglang042Options, **flags), work)
+    assert story.plans[3:7] == [[(2, 10, 11, P), (3, 6, 0, P)], [(3, 16, 6, P)], [(3, 16, 22, P)], [(3, 2, 38, P)]]
+
+
 def test_in_0_4_eagle_turns_chunks_tree_and_overlap_off() -> None:
     options = Sglang042Options(speculative_algorithm="EAGLE").resolved(GPUS["H200"], 32_768)
     assert (options.chunked_prefill_size, options.disable_radix_cache, options.disable_overlap_schedule) == (-1, True, True)

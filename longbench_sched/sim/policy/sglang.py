@@ -183,13 +183,15 @@ class Sglang:
         n = left
         is_cut_short = False
         if batch.chunk_left is not None:
-            room = min(batch.chunk_left, int(batch.total_left))
+            room = min(batch.chunk_left, int(batch.total_left)) if self.options.profile.holds_chunk_to_reserve else 0
             n = min(left, room if room > 0 else batch.chunk_left)
             if self._is_shortest_first:
                 most = room_left_for_shorter(chunked, queue, batch.chunk_left, batch.page)
                 is_cut_short = most is not None and most < n
                 n = min(n, most) if most is not None else n
-        if self.elsewhere:  # decodes of other slots may have taken what it was admitted with
+        if (
+            self.elsewhere or not self.options.profile.holds_chunk_to_reserve
+        ):  # decodes may have taken what it was admitted with
             n = min(n, batch.state.kv.free * batch.page)
         if n <= 0:  # mixed decodes have spent the chunk, or memory has
             batch.chunked = chunked

@@ -23,6 +23,7 @@ class SglangProfile:
     reserves_ignore_eos_in_full: bool  # what a sequence that ignores EOS may still generate is reserved, not a part of it
     looks_to_next_end: bool  # without a cache, room for one that ignores EOS is looked for at the end after each; else at each
     admits_by_page: bool  # a prompt must leave a page unused, and what it has generated before is not asked for again
+    holds_chunk_to_reserve: bool  # the prompt in progress leaves what is reserved for those that run, as long as it gets on
     caps_input_with_chunks: bool  # `max_prefill_tokens` ends a batch of several prompts even if they are chunked
     retracts_ahead: bool  # until there is room for 20 decode steps; else until the next one fits
     splits_prompt: bool
@@ -38,6 +39,7 @@ SGLANG_0_5_23 = SglangProfile(
     reserves_ignore_eos_in_full=True,
     looks_to_next_end=False,
     admits_by_page=True,
+    holds_chunk_to_reserve=True,
     caps_input_with_chunks=False,
     retracts_ahead=False,
     splits_prompt=True,
@@ -52,6 +54,7 @@ SGLANG_0_4_2 = SglangProfile(
     reserves_ignore_eos_in_full=False,
     looks_to_next_end=True,
     admits_by_page=False,
+    holds_chunk_to_reserve=False,
     caps_input_with_chunks=True,
     retracts_ahead=True,
     splits_prompt=False,
