@@ -27,12 +27,12 @@ def check_run(meta: RunMeta, columns: Columns) -> dict[str, object]:
 def littles_law(meta: RunMeta, columns: Columns) -> dict[str, float | bool] | None:
     """Both sides of Little's law from the first send to the last end; None without a request that was sent.
 
-    None too of another tool's run that does not say when every request ended.
+    None too of a killed run, or of another tool's, that does not say when every request ended.
     """
     starts, stops = window.stays(columns, meta.measured_to_ns)
     sent, end = columns.ints("sent_ns"), columns.ints("end_ns")
     ended = columns.measured & (sent != NONE) & (end != NONE)
-    if meta.origin and (columns.measured & (sent != NONE) & (end == NONE)).any():
+    if (meta.origin or not meta.complete) and (columns.measured & (sent != NONE) & (end == NONE)).any():
         return None
     if not ended.any() or stops.max() <= starts.min():
         return None

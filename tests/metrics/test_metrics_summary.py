@@ -246,6 +246,16 @@ def test_littles_law_fails_when_rows_have_no_end() -> None:
     assert "self-check-failed" in summary.marks
 
 
+def test_a_killed_run_is_not_held_to_littles_law_for_rows_that_were_lost() -> None:
+    records = [row(0, [1000.0]), row(0, [1000.0], index=1)]
+    records[1].end_ns = None
+    records[1].decoded.status = Status.LOST
+    killed = run_of(records)
+    summary = summarize(replace(killed, meta=replace(killed.meta, complete=False)))
+    assert summary.facts["littles_law"] is None
+    assert "self-check-failed" not in summary.marks
+
+
 def test_an_empty_run_has_a_summary() -> None:
     summary = summarize(run_of([]))
     assert summary.outcomes.attempted == 0
