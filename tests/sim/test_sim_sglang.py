@@ -157,7 +157,7 @@ def test_in_0_4_without_a_cache_one_that_ignores_eos_needs_room_at_the_ends_to_c
 
 
 def test_in_0_4_a_prompt_in_progress_takes_its_chunk_of_what_is_reserved_for_others_too() -> None:
-    """In step 5, 80 of 124 tokens are held and 0.7 x (15 + 26 + 5) = 32.2 reserved: 0.5.23 would compute 11 of the chunk's 16."""
+    """In step 5, 80 of 124 tokens are held and 0.7 x (15 + 26 + 5) = 32.2 reserved: 0.5.23 would compute 11, not 16."""
     flags = {"disable_radix_cache": True, "chunked_prefill_size": 16}
     work = [Arrival(0, 19, 16), Arrival(0, 18, 27), Arrival(0, 21, 6), Arrival(0, 40, 4)]
     story = drive(sglang(124, Sglang042Options, **flags), work)
