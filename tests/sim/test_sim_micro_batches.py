@@ -312,6 +312,19 @@ def test_a_request_that_comes_while_stage_0_is_idle_begins_at_once(name: str) ->
     assert [batch.entered_s[0] for batch in engine.flight] == [0.0, free_s + 1e-3]
 
 
+def test_in_vllm_who_is_on_its_way_goes_on_behind_one_that_is_preempted() -> None:
+    """7 blocks of 16. Four reach their 17th token while 4 is in mid-prompt: 3 gives its block to 2, 4 goes on."""
+    flags = {"max_num_batched_tokens": 64, "long_prefill_token_threshold": 12, "enable_prefix_caching": False}
+    four = [Arrival(0, 15, 9)] * 4
+    third_s = serve(in_stages(vllm(112, pipeline_parallel_size=2, **flags)), four).sent[2].entered_s[0]
+    log = serve(in_stages(vllm(112, pipeline_parallel_size=2, **flags)), [*four, Arrival(third_s + 1e-5, 14, 2)])
+    assert [(chunk.sequence.id, chunk.n_tokens, chunk.start) for chunk in log.sent[3].plan.chunks] == [(4, 12, 0)]
+    plan = log.sent[4].plan
+    assert [one.id for one in plan.preempted] == [3]
+    assert [one.id for one in plan.decodes] == [0, 1, 2]
+    assert [(chunk.sequence.id, chunk.n_tokens, chunk.start) for chunk in plan.chunks] == [(4, 2, 12)]
+
+
 def test_stages_serve_more_prompts_a_second_than_one() -> None:
     jobs = [Job(0.0, 8192, 1) for _ in range(16)]
 

@@ -287,15 +287,12 @@ class VllmV1:
         context = options.max_model_len or 0
         lookahead = options.lookahead_tokens
         running = state.running
-        by_priority = options.scheduling_policy == "priority"
         out: set[Sequence] = set()  # preempted
         for sequence in running:
             if budget.tokens <= 0 or budget.inputs <= budget.slots:
                 return
             if out and sequence in out:
-                if by_priority:
-                    continue
-                return
+                continue
             start = sequence.computed + sequence.in_flight
             if sequence.expected and start + 2 - sequence.expected >= sequence.isl + sequence.max_new:
                 continue  # sure to have reached its end by then
