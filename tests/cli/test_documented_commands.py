@@ -121,6 +121,39 @@ def test_every_command_that_needs_no_server_runs(
         assert (said.out or said.err).strip(), command
 
 
+def outputs_of(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """(commands, lines of the output that the page shows) of each fence of commands with a fence of output right behind it."""
+    parts = text.split("```\n")  # outside, inside, outside, ...
+    for inside in range(1, len(parts) - 2, 2):
+        commands = list(commands_of(f"```\n{parts[inside]}```"))
+        lines = [line for line in parts[inside + 2].splitlines() if line.strip() != "..."]
+        if commands and not parts[inside + 1].strip() and not list(commands_of(f"```\n{parts[inside + 2]}```")):
+            yield commands, lines
+
+
+OUTPUTS = [(page.name, *shown) for page in PAGES for shown in outputs_of(page.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize(("commands", "lines"), [pytest.param(*shown, id=f"{page}: {shown[0][0]}") for page, *shown in OUTPUTS])
+def test_what_a_page_shows_of_a_simulation_is_what_is_printed(
+    commands: list[str], lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every line of it, in this order."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in commands:
+        assert main(arguments_of(command)) == 0
+    printed = iter(capsys.readouterr().out.splitlines())
+    missing = next((line for line in lines if line not in printed), None)
+    assert missing is None, f"not printed, or not in this place: {missing}"
+
+
+def test_shown_outputs_are_found() -> None:
+    pages = [page for page, *_ in OUTPUTS]
+    assert pages.count("parallel.md") > 4
+    assert "simulator.md" in pages
+
+
 def test_the_demonstration_ends_with_the_verdicts_that_its_page_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
