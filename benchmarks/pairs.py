@@ -181,18 +181,14 @@ def factors_of(load: str, name: str, n: int) -> list[float]:
 
 
 def simulate_all(pairs: int, workers: int) -> dict[tuple[str, str], list[Values]]:
-    """All runs that `pairs` pairs of 5 runs a side and kind take; pairs of a machine that does not vary are a fifth of that."""
+    """All runs that `pairs` pairs of 5 runs a side and kind take."""
     n = SET * math.ceil(pairs / len(LOADS) / (SET // 5))
     jobs: list[tuple[tuple[str, str], Job]] = []
     for load in LOADS:
         if is_closed(load):
             wanted = [((load, f"traffic {t}"), seeds_of(load, t, n), [1.0] * n) for t in (0, 1)]
         else:
-            sizes = {name: n if build.machine else SET * math.ceil(n / 5 / SET) for name, build in BUILDS.items()}
-            wanted = [
-                ((load, name), seeds_of(load, BUILDS[name].traffic, size), factors_of(load, name, size))
-                for name, size in sizes.items()
-            ]
+            wanted = [((load, name), seeds_of(load, b.traffic, n), factors_of(load, name, n)) for name, b in BUILDS.items()]
         for key, seeds, factors in wanted:
             parts = [slice(i, i + PART) for i in range(0, len(seeds), PART)]
             jobs += [(key, Job(load, tuple(seeds[part]), tuple(factors[part]))) for part in parts]
