@@ -25,7 +25,7 @@ _Paint = Callable[[str, str], str]
 
 
 def render(page: Page, *, columns: int = COLUMNS, colour: bool = False) -> str:
-    """The page as text of at most `columns` columns; escape codes only with `colour`."""
+    """The page as text of at most `columns` columns, but for a path that is longer; escape codes only with `colour`."""
     paint = _paint if colour else _leave
     parts: list[list[str]] = []
     if page.is_simulated or len(page.summaries) != 1:
@@ -72,9 +72,20 @@ def _table(table: Table, columns: int) -> list[str]:
 
 
 def _wrap(text: str, columns: int, first: str = "", rest: str = "") -> list[str]:
-    """Lines of at most `columns`, broken at spaces but never between a number and its unit."""
+    """Lines of at most `columns`, broken at spaces but never between a number and its unit.
+
+    A text of one word is most often a path, there to be copied: it stays whole, and the terminal folds it.
+    """
     tied = _NUMBER_AND_UNIT.sub(TIE, text)
-    return textwrap.wrap(tied, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    is_whole = " " not in text
+    return textwrap.wrap(
+        tied,
+        columns,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=not is_whole,
+    )
 
 
 def _total(shown: Sequence[int], widths: Sequence[int]) -> int:

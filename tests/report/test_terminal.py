@@ -54,6 +54,11 @@ def test_no_line_is_wider_than_the_terminal(name: str, columns: int) -> None:
     assert all(FILES["Stored"] in line or line.startswith("  ") for line in too_wide)
 
 
+def test_a_path_is_never_cut() -> None:
+    """It is there to be copied."""
+    assert FILES["Stored"] in render(build_page(PAGES["one"], FILES), columns=40)
+
+
 def test_e12_mean_median_p90_p99_max_and_n_stay_together_on_a_narrow_terminal() -> None:
     heading = next(line for line in render(build_page(PAGES["one"]), columns=50).splitlines() if "mean" in line)
     assert heading.split() == ["mean", "p50", "p90", "p99", "max", "n"]
