@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longbench_sched.compare import delta
@@ -93,7 +93,6 @@ def test_holm_multiplies_the_smallest_most(p_values: list[float], adjusted: list
     assert holm(p_values) == pytest.approx(adjusted)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_holm_keeps_the_order_and_never_lowers_a_p(p_values: list[float]) -> None:
     adjusted = holm(p_values)
@@ -150,7 +149,6 @@ def test_the_smallest_visible_change_is_that_of_80_percent_power() -> None:
     assert smallest_visible(Estimate(0.0, 0.01, 8.0)) == pytest.approx(math.expm1(0.0319489), rel=1e-4)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(0.01, 100), min_size=2, max_size=8),
     st.floats(0.5, 2.0),
@@ -166,7 +164,6 @@ def test_the_ratio_follows_a_change_of_units_and_of_sides(values: list[float], f
     assert in_ms.low == pytest.approx(there.low, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=8))
 def test_a_set_of_runs_compared_with_itself_shows_nothing(values: list[float]) -> None:
     found = estimate_paired(values, values)

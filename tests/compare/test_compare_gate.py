@@ -210,7 +210,7 @@ def test_the_false_alarms_of_all_rules_are_kept_together() -> None:
     assert counts(verdict)["fail"] == 0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0.001, 1000), min_size=3, max_size=8))
 def test_comparing_runs_with_themselves_fails_nothing(values: list[float]) -> None:
     verdict = verdict_of(values, values)

@@ -50,7 +50,7 @@ def test_the_incomplete_beta_function_of_whole_numbers_is_a_binomial_sum() -> No
         assert incomplete_beta(2, 3, x) == pytest.approx(6 * x**2 - 8 * x**3 + 3 * x**4, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(df=st.floats(1, 500), share=st.floats(0.5001, 0.9999))
 def test_the_quantile_is_the_inverse_of_the_distribution_and_symmetric(df: float, share: float) -> None:
     assert 1 - upper_tail(quantile(share, df), df) == pytest.approx(share, abs=1e-9)

@@ -275,7 +275,7 @@ streams = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(streams, st.booleans())
 def test_whatever_comes_every_number_is_finite_and_outcomes_add_up(cases: list, has_limits: bool) -> None:
     """Law for any records at all: nothing raises, nothing is NaN or infinite, attempted is the sum of its parts."""

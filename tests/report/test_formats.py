@@ -193,14 +193,14 @@ def _without_structure(text: str) -> str:
 
 
 class TestUntrusted:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(st.text(max_size=60))
     def test_a_clean_text_is_one_line_in_which_nothing_acts(self, text: str) -> None:
         cleaned = clean(text)
         assert cleaned.isprintable()
         assert clean(cleaned) == cleaned
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(st.text(max_size=400), st.integers(1, 60))
     def test_a_clean_text_keeps_to_its_limit(self, text: str, limit: int) -> None:
         assert len(clean(text, limit)) <= limit

@@ -29,7 +29,7 @@ arrivals = st.lists(
     max_size=12,
 )
 kv_tokens = st.integers(240, 900)  # one request always fits, a few do not
-quick = settings(max_examples=120, deadline=None)
+quick = settings(max_examples=120)
 
 
 def with_acceptance(engine: Engine) -> Engine:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longbench_sched.sim.acceptance import (
@@ -41,7 +41,6 @@ def test_the_mean_of_a_chain(alpha: float, k: int, tokens: float) -> None:
     assert expected_tokens(alpha, k) == pytest.approx(tokens, rel=1e-3)
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1), st.integers(0, 12))
 def test_the_distribution_sums_to_one_and_has_that_mean(alpha: float, k: int) -> None:
     chances = distribution(alpha, k)
@@ -49,7 +48,6 @@ def test_the_distribution_sums_to_one_and_has_that_mean(alpha: float, k: int) ->
     assert math.fsum((j + 1) * p for j, p in enumerate(chances)) == pytest.approx(expected_tokens(alpha, k))
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1), st.integers(1, 12))
 def test_alpha_and_acceptance_length_go_back_and_forth(alpha: float, k: int) -> None:
     assert expected_tokens(alpha_for(expected_tokens(alpha, k), k), k) == pytest.approx(expected_tokens(alpha, k))
@@ -68,7 +66,6 @@ def test_speed_up_and_break_even_by_hand() -> None:
     assert speedup(3.0, 4, 0.05, verify_cost=1.1) == pytest.approx(3 / 1.3)
 
 
-@settings(deadline=None)
 @given(st.floats(1, 8), st.integers(1, 8), st.floats(0.001, 1), st.floats(1, 3))
 def test_speculation_slows_down_exactly_beyond_break_even(tokens: float, k: int, cost: float, verify: float) -> None:
     if abs(break_even_draft_cost(tokens, k, verify) - cost) > 1e-9:
@@ -97,7 +94,6 @@ def test_sp2_the_mean_of_samples_lies_within_3_sigma_of_the_closed_form(name: st
 
 
 @pytest.mark.parametrize("name", METHODS)
-@settings(deadline=None)
 @given(context=st.integers(1, 200_000), k=st.integers(0, 9), seed=st.integers(0, 99))
 def test_sp1_between_none_and_all_drafts_are_accepted_and_a_seed_decides(name: str, context: int, k: int, seed: int) -> None:
     method = METHODS[name]
@@ -123,7 +119,6 @@ def test_sp3_nothing_or_all_is_certain_at_the_ends(alpha: float, accepted: int) 
 weights = st.lists(st.integers(0, 9), min_size=2, max_size=6).filter(any)
 
 
-@settings(deadline=None)
 @given(st.tuples(weights, weights).filter(lambda pair: len(pair[0]) == len(pair[1])))
 def test_rejection_sampling_keeps_the_targets_distribution_exactly(pair: tuple[list[int], list[int]]) -> None:
     """Enumerated in fractions: q min(1, p/q) + (1 - sum min(p, q)) x residual = p, token by token."""
@@ -164,7 +159,6 @@ def test_the_law_by_context() -> None:
     assert [law.alpha(context, 3) for context in (1, 2048, 4096, K128)] == pytest.approx([0.75, 0.75, 0.485, 0.22828], rel=1e-4)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300_000), st.integers(1, 7))
 def test_a_claimed_recovery_is_never_better_than_a_short_context(context: int, k: int) -> None:
     plain, better = ContextRate(), ContextRate(recovery=2.0)
@@ -202,14 +196,12 @@ def test_a_small_tree_by_hand() -> None:
     assert tree.reach(1, 5)[0] == pytest.approx((0.84, 0.36, 0, 0, 0))
 
 
-@settings(deadline=None)
 @given(st.floats(0.05, 0.95), st.integers(1, 40), st.integers(1, 6))
 def test_a_dynamic_tree_is_never_worse_than_a_static_one(alpha: float, nodes: int, depth: int) -> None:
     static, dynamic = (Tree(ConstantRate(alpha), nodes, is_dynamic=which) for which in (False, True))
     assert dynamic.expected(1, depth) >= static.expected(1, depth) - 1e-9
 
 
-@settings(deadline=None)
 @given(st.floats(0.05, 0.95), st.integers(1, 40))
 def test_more_nodes_never_accept_less(alpha: float, nodes: int) -> None:
     assert Tree(ConstantRate(alpha), nodes + 1).expected(1, 5) >= Tree(ConstantRate(alpha), nodes).expected(1, 5) - 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longbench_sched.errors import UsageError
@@ -15,7 +15,6 @@ efficiency = st.none() | st.floats(0.01, 1.0)
 seconds = st.floats(0, 1)
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         Calibration,

@@ -21,7 +21,7 @@ from longbench_sched.sim.policy.vllm_v0 import VllmV0, VllmV0Options
 from longbench_sched.sim.step import Chunk, Sequence, StepPlan
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=10))
 def test_s2_the_slots_that_a_static_batch_wastes(batch: list[tuple[int, int]]) -> None:
     """Prompts: N max(isl) - sum(isl). Output slots: 1 - mean(osl) / max(osl) of N max(osl), which is N max(osl) - sum(osl)."""
@@ -35,7 +35,6 @@ def test_s2_the_slots_that_a_static_batch_wastes(batch: list[tuple[int, int]]) -
     assert Fraction(wasted, n * max(outputs)) == 1 - Fraction(sum(outputs), n) / max(outputs)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 100), st.integers(0, 12))
 def test_tokens_a_verification_of_a_chain(percent: int, k: int) -> None:
     """E = 1 + a + a^2 + ... + a^k = (1 - a^(k+1)) / (1 - a); P(j tokens) = a^(j-1) (1 - a), the last a^k."""
@@ -47,7 +46,6 @@ def test_tokens_a_verification_of_a_chain(percent: int, k: int) -> None:
     assert distribution(percent / 100, k) == pytest.approx([float(p) for p in chances], rel=1e-12, abs=1e-15)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=6), st.floats(0, 1), st.integers(1, 8), st.floats(1, 3))
 def test_a_stated_table_and_the_walltime_factor(reached: list[float], cost: float, k: int, verify: float) -> None:
     """E = 1 + sum of p_d; S = E / (k c + v)."""

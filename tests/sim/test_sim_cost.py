@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from checked_engine import H200, QWEN
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longbench_sched.errors import UsageError
@@ -71,7 +71,6 @@ def test_attention_of_a_whole_long_prompt() -> None:
     assert COST.prefill_attention_s(30_000, 0) == pytest.approx(0.2748, rel=1e-3)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60_000), st.lists(st.integers(1, 9000), min_size=1, max_size=8))
 def test_cutting_a_prompt_leaves_its_attention_work_as_it_is(start: int, chunks: list[int]) -> None:
     """At constant efficiency the pieces add up to the whole, unless one is so short that reading the prefix decides."""
@@ -178,7 +177,6 @@ COSTS = {
 
 
 @pytest.mark.parametrize("kind", COSTS)
-@settings(deadline=None)
 @given(plan=loads)
 def test_the_bill_adds_up_to_the_price(kind: str, plan: StepPlan) -> None:
     cost = COSTS[kind]

@@ -67,7 +67,7 @@ WAYS = {**PRESETS, "streamed": Disaggregation(Link(1e9)), "all at once": Disaggr
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     arrivals=load,
     n_prefill=st.integers(1, 2),
@@ -151,7 +151,7 @@ def test_between_pools_that_are_split_differently_bytes_are_sliced_anew() -> Non
 
 
 @pytest.mark.parametrize("way", PRESETS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(arrivals=load, after=st.lists(st.floats(0, 1.5), min_size=1, max_size=5), kv_tokens=st.integers(21_000, 70_000))
 def test_whoever_leaves_gives_everything_back_wherever_it_is(
     way: str, arrivals: list[Arrival], after: list[float], kv_tokens: int

@@ -91,7 +91,7 @@ def state_of(engine: Engine) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(work=arrivals, kv=st.integers(256, 900))
 def test_gliding_changes_nothing(name: str, work: list[Arrival], kv: int) -> None:
     one_by_one = tokens_of(ENGINES[name](kv), work, glides=False)

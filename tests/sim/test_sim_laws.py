@@ -36,7 +36,7 @@ vllm_knobs = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(arrivals, kv_tokens, st.integers(8, 96), vllm_knobs)
 def test_vllm_keeps_the_laws(work, kv, budget, knobs) -> None:
     """V1-1, V1-2, V1-4, V1-5, V1-6, V1-7, V1-8, with the exceptions that were seen on the real scheduler."""
@@ -80,7 +80,7 @@ def test_vllm_keeps_the_laws(work, kv, budget, knobs) -> None:
         assert first_admissions == sorted(first_admissions), "V1-5: first come, first served"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     arrivals,
     st.integers(256, 900),  # blocks hold 32
@@ -275,7 +275,7 @@ ALL = {
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(work=arrivals, kv=kv_tokens)
 def test_planning_changes_nothing_and_is_the_same_twice(name, work, kv) -> None:
     """A scheduler is a pure function of the state."""
@@ -315,7 +315,7 @@ def _picture(engine) -> tuple:
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(work=arrivals, kv=kv_tokens)
 def test_the_same_work_gives_the_same_steps(name, work, kv) -> None:
     """G1, G2, G3, G4, G5, G6, G7, G8: `drive` checks each step; and the same work gives the same steps (G7)."""

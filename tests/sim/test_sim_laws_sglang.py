@@ -125,7 +125,7 @@ class Watch:
         return reserved + (len(running) if self.engine.options.enable_mixed_chunk else 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(arrivals, kv_tokens, st.integers(8, 96), knobs)
 def test_sglang_keeps_the_laws(work, kv, chunk, knobs) -> None:
     """SG-1, SG-2, SG-3, SG-4, SG-7, SG-8, SG-9; SG-6 in `drive`."""

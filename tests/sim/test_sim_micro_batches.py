@@ -138,7 +138,7 @@ stages = st.integers(2, 4)
 tight = st.sampled_from([4000, 6000, 1 << 20])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(load, stages, tight, st.sampled_from([128, 512, 4096]), st.integers(1, 9), st.sampled_from(["fcfs", "priority"]))
 def test_the_laws_of_micro_batches_in_vllm(
     arrivals: list[Arrival], pp: int, kv_tokens: int, budget: int, places: int, policy: str
@@ -151,7 +151,7 @@ def test_the_laws_of_micro_batches_in_vllm(
     check_end(engine, log, arrivals)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(load, stages, tight, st.sampled_from([128, 512, 4096]), st.integers(1, 16), st.booleans(), st.integers(0, 2))
 def test_the_laws_of_micro_batches_in_sglang(
     arrivals: list[Arrival], pp: int, kv_tokens: int, chunk: int, places: int, dynamic: bool, depth: int
@@ -170,7 +170,7 @@ def test_the_laws_of_micro_batches_in_sglang(
     assert all(batch.plan.n_tokens <= max(chunk, places) for batch in log.sent), "SG-3"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(load, stages, tight, st.booleans(), st.integers(1, 9), st.sampled_from(["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]))
 def test_the_laws_of_micro_batches_in_trtllm(
     arrivals: list[Arrival], pp: int, kv_tokens: int, is_chunked: bool, batch_size: int, policy: str
@@ -187,7 +187,7 @@ def test_the_laws_of_micro_batches_in_trtllm(
     assert policy == "MAX_UTILIZATION" or log.n_preempted == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(load, stages, tight, st.integers(1, 9))
 def test_the_laws_of_micro_batches_in_orca_and_sarathi(arrivals: list[Arrival], pp: int, kv_tokens: int, places: int) -> None:
     """PP-1, PP-2: see `Laws`."""
@@ -211,7 +211,7 @@ MAKERS: dict[str, Callable[..., Engine]] = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(arrivals=load, kv_tokens=tight)
 def test_one_stage_schedules_and_takes_as_long_as_none(name: str, arrivals: list[Arrival], kv_tokens: int) -> None:
     if name in ("orca", "sarathi"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longbench_sched.sim.calibration import CALIBRATIONS
@@ -33,7 +33,6 @@ N128 = 131_072
 times = st.lists(st.floats(0.001, 5), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(times, st.integers(1, 8), st.floats(0, 0.1), st.floats(0, 0.1))
 def test_pp4_the_makespan_of_equal_stages_is_the_closed_form(
     whole_s: list[float], stages: int, overhead: float, p2p: float
@@ -50,7 +49,6 @@ def test_a_flow_shop_by_hand() -> None:
     assert Pipeline((1, 3), 0.0, hand_off_s=0.5).makespan_s([4.0, 8.0], [1, 1]) == 10.5
 
 
-@settings(deadline=None)
 @given(times, st.lists(st.integers(1, 20), min_size=1, max_size=6))
 def test_no_pipeline_is_faster_than_its_slowest_stage_or_its_longest_chunk(whole_s: list[float], layers: list[int]) -> None:
     """The slowest stage does all its work, after the first chunk has come down to it and before the last has gone on."""
@@ -63,7 +61,6 @@ def test_no_pipeline_is_faster_than_its_slowest_stage_or_its_longest_chunk(whole
     assert seconds <= sum(whole_s) + 1e-9, "and none is slower than one stage"
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200_000), st.integers(64, 20_000))
 def test_fixed_chunks_are_the_whole_prompt(isl: int, chunk: int) -> None:
     sizes = fixed_chunks(isl, chunk)
@@ -71,7 +68,6 @@ def test_fixed_chunks_are_the_whole_prompt(isl: int, chunk: int) -> None:
     assert all(size == chunk for size in sizes[:-1])
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200_000), st.integers(512, 20_000), st.floats(0, 1))
 def test_dynamic_chunks_are_the_whole_prompt_on_their_grid_and_within_their_bounds(isl: int, chunk: int, s: float) -> None:
     sizes = DynamicChunking(chunk, CURVE, s).chunks(isl)
@@ -113,7 +109,6 @@ def test_the_context_leaves_headroom_and_the_budget_caps() -> None:
     assert DynamicChunking(4096, CURVE, 0.0, max_prefill_tokens=16384).next_chunk(0) == 4096
 
 
-@settings(deadline=None)
 @given(st.floats(1e-10, 1e-8), st.floats(1e-6, 1e-4), st.floats(0, 1e-2))
 def test_the_profile_finds_an_exact_quadratic(a: float, b: float, c: float) -> None:
     fit = fit_quadratic(lambda tokens, start: Quadratic(a, b, c).chunk_s(tokens, start), 8192)

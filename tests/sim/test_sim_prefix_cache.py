@@ -68,7 +68,7 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(requests)
 def test_runs_find_keep_and_evict_what_single_blocks_do(work) -> None:
     """Requests come, compute everything, and go in any order; whoever does not fit lets the oldest go first."""

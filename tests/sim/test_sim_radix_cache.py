@@ -119,7 +119,7 @@ def test_a_chunk_costs_the_same_wherever_it_lies_in_its_prompt(monkeypatch: pyte
     assert len(compared) == 1999
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.none() | st.integers(0, 1), st.integers(1, 40), st.booleans()), max_size=20),
     st.sampled_from([1, 4]),

@@ -28,7 +28,7 @@ class Noted(SideBySide):
         return sequence
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(arrivals=load, name=st.sampled_from(["vllm", "sglang", "stages"]))
 def test_each_engine_serves_its_own_as_it_would_alone(arrivals: list[Arrival], name: str) -> None:
     def make():

@@ -29,7 +29,7 @@ def write_journal(path: Path, records: list[StreamRecord]) -> None:
             journal.append(record)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(stream_records(), max_size=4))
 def test_a_journal_gives_back_the_records_that_were_appended(records: list[StreamRecord]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ def test_a_journal_gives_back_the_records_that_were_appended(records: list[Strea
     assert as_plain(run.table) == as_plain(RecordTable.from_records(records))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_b12_a_journal_cut_at_any_byte_gives_a_prefix_of_whole_records(data: st.DataObject) -> None:
     records = [make_record(k, n_chunks=k % 4) for k in range(5)]
@@ -57,7 +57,7 @@ def test_b12_a_journal_cut_at_any_byte_gives_a_prefix_of_whole_records(data: st.
     assert (run.table.n == 5) == (cut == len(whole))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_b12_a_flipped_bit_ends_the_journal_before_the_frame_it_is_in(data: st.DataObject) -> None:
     records = [make_record(k, n_chunks=3) for k in range(4)]

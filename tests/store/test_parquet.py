@@ -30,7 +30,7 @@ from longbench_sched.store.schema import COLUMNS, FOOTER_KEY
 DATA = Path(__file__).parent / "data"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(stream_records(), max_size=6))
 def test_parquet_gives_back_the_run_that_was_written(records: list[StreamRecord]) -> None:
     run = make_run(records)
