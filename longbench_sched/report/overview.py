@@ -55,12 +55,13 @@ def cell_of(summary: Summary) -> dict[str, str]:
 
 
 def table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
-    """The table; figures are over the steady window where a run has one, else over the whole run."""
+    """The table; figures are over the steady windows if every run that has figures has one, else all over whole runs."""
     cells = [cell_of(summary) for summary in summaries]
     knobs = list(cells[0]) if cells and all(list(cell) == list(cells[0]) for cell in cells) else []
     heads = [[cell[knob] for knob in knobs] for cell in cells] if knobs else [[name] for name in names]
     titles, notes = _knob_titles(knobs) if knobs else ([""], [])
-    sections = [summary.steady or summary.whole for summary in summaries]
+    without = sum(summary.steady is None for summary in summaries if summary.outcomes.ok)
+    sections = [summary.whole if without else summary.steady or summary.whole for summary in summaries]
     columns = [Column(title, "right" if knobs else "left") for title in titles]
     figures: list[list[str]] = []
     for title, pick, is_time, gives_way in _FIGURES:
@@ -74,13 +75,11 @@ def table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
         columns.append(Column("ok", "right", 0))
         figures.append([f"{summary.outcomes.ok}/{summary.outcomes.attempted}" for summary in summaries])
     rows = [(*head, *(column[place] for column in figures)) for place, head in enumerate(heads)]
-    whole = sum(summary.steady is None for summary in summaries)
-    if not whole:
+    if not without:
         notes.append("over each run's steady window")
-    elif whole == len(summaries):
-        notes.append("over the whole run: none has a steady window")
     else:
-        notes.append(f"over the steady window; over the whole run in {whole} of {len(summaries)} that have none")
+        lack = "none has" if without == len(summaries) else f"{without} of {len(summaries)} lack"
+        notes.append(f"over whole runs: {lack} a steady window")
     return Table(f"{len(summaries)} runs", tuple(columns), tuple(rows), tuple(notes))
 
 

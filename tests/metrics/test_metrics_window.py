@@ -31,8 +31,8 @@ def test_a26_ramp_and_drain_are_not_in_the_steady_window() -> None:
     assert (summary.steady.from_s, summary.steady.to_s) == (pytest.approx(3.0), pytest.approx(20.0))
     assert summary.steady.rates["output_throughput"].value == pytest.approx(40.0)
     assert summary.steady.rates["output_throughput"].over_s == pytest.approx(17.0)
-    # Due inside: the fourth slot's first and the four second ones.
-    assert summary.steady.stats["ttft"].n == 5
+    # Due inside: the four second ones. The fourth slot's first opens the window, so it belongs to the ramp.
+    assert summary.steady.stats["ttft"].n == 4
 
 
 def test_a_moment_between_two_requests_of_a_slot_does_not_end_the_window() -> None:
@@ -60,13 +60,27 @@ def test_a12_warm_ups_are_in_no_figure_and_not_in_the_window() -> None:
 
 
 def test_quantiles_are_over_requests_due_inside_not_over_those_that_end_inside() -> None:
-    """The last request is due inside the window and ends long after it: it must count."""
-    records = [row(0, [1000.0 + i], index=i) for i in range(9)] + [row(1.0, [8000.0], index=9)]
+    """The last two requests are due inside the window and end long after it: they must count."""
+    records = [row(0, [1000.0 + i], index=i) for i in range(18)] + [row(1.0 * i, [8000.0], index=17 + i) for i in (1, 2, 3)]
     summary = summarize(run_of(records))
     assert summary.steady is not None
-    assert summary.steady.to_s == pytest.approx(1.001)
+    assert (summary.steady.from_s, summary.steady.to_s) == (pytest.approx(0.001), pytest.approx(1.002))
+    assert summary.steady.stats["ttft"].n == 2
+    assert summary.steady.stats["ttft"].max == pytest.approx(7.998)
+
+
+@pytest.mark.parametrize("apart_ms", [0.0, 0.01], ids=["virtual", "live"])
+def test_the_burst_that_fills_a_closed_loop_is_not_in_the_steady_window(apart_ms: float) -> None:
+    """Ten at once, in virtual time at one instant, on a wire a moment apart; then ten more as places become free."""
+    burst = [row(0, [1000.0], index=i) for i in range(10)]
+    for i, record in enumerate(burst):
+        assert record.sent_ns is not None
+        record.sent_ns += round(i * apart_ms * 1e6)
+    records = burst + [row(1000.0, [1500.0], index=10 + i) for i in range(10)]
+    summary = summarize(run_of(records))
+    assert summary.steady is not None
     assert summary.steady.stats["ttft"].n == 10
-    assert summary.steady.stats["ttft"].max == pytest.approx(7.999)
+    assert summary.steady.stats["ttft"].max == pytest.approx(0.5)
 
 
 def test_without_enough_load_for_long_enough_there_is_no_steady_window() -> None:

@@ -75,6 +75,16 @@ def test_a_figure_that_a_run_lacks_is_a_dash() -> None:
 def test_the_note_says_over_which_part_the_figures_are() -> None:
     none, one = run({"chunk": "2k"}), run({"chunk": "8k"})
     steady = replace(one, steady=one.whole)
-    assert overview.table(["a", "b"], [none, none]).notes[-1] == "over the whole run: none has a steady window"
-    assert overview.table(["a", "b"], [none, steady]).notes[-1].endswith("over the whole run in 1 of 2 that have none")
+    assert overview.table(["a", "b"], [none, none]).notes[-1] == "over whole runs: none has a steady window"
+    assert overview.table(["a", "b"], [none, steady]).notes[-1] == "over whole runs: 1 of 2 lack a steady window"
     assert overview.table(["a", "b"], [steady, steady]).notes[-1] == "over each run's steady window"
+
+
+def test_rows_that_stand_under_each_other_are_over_one_window() -> None:
+    """A run of which only the whole is known, beside one with a steady window: both over the whole."""
+    none, one = run({"chunk": "2k"}), run({"chunk": "8k"})
+    steady = replace(one, steady=Section("steady", 1, 2, {}, {}))
+    assert overview.table(["a", "b"], [none, steady]).rows[1][1:] == overview.table(["a", "b"], [none, one]).rows[1][1:]
+    assert set(overview.table(["b"], [steady]).rows[0][1:]) == {"-"}
+    failed = replace(none, outcomes=replace(none.outcomes, ok=0))
+    assert overview.table(["a", "b"], [failed, steady]).notes[-1] == "over each run's steady window"
