@@ -105,7 +105,8 @@ def files_text(path: Path, seed: int, *purpose: object) -> Iterator[str]:
         found = sorted(
             p
             for p in path.rglob("*")
-            if os.path.isfile(p) and not any(part.startswith(".") for part in p.relative_to(path).parts)
+            if os.path.isfile(p)  # pathlib's own raises (before 3.14) where the system will not look: too long a name
+            and not any(part.startswith(".") for part in p.relative_to(path).parts)
         )
         yield from _folder_text(path, found, seed, purpose)
         return

@@ -546,6 +546,11 @@ def test_a30_a_dead_proxy_that_was_asked_for_is_named() -> None:
     assert record.decoded.detail == f"cannot reach the proxy http://***@127.0.0.1:{dead} (connection refused)"
 
 
+def test_a30_a_proxy_that_is_no_address_fails_the_request_and_not_the_run() -> None:
+    record = send_one("http://127.0.0.1:9", proxy="http://:80")
+    assert (record.status, record.decoded.reason) == (Status.FAILED, Reason.CONNECT_FAILED)
+
+
 def test_a_proxy_is_asked_for_the_whole_address() -> None:
     with ScriptedServer([Send(ok_stream(3))]) as proxy:
         record = send_one("http://engine.test:8000", proxy=proxy.url)

@@ -66,6 +66,13 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes) -> No
         next(files_text(path, 0))
 
 
+def test_an_entry_that_the_system_will_not_even_look_at_is_skipped(tmp_path: Path) -> None:
+    """A link to a name that is too long: pathlib's is_file raises before Python 3.14."""
+    (tmp_path / "text.txt").write_text("words and words\n" * 20)
+    (tmp_path / "link").symlink_to("x" * 300)
+    assert "words and words" in "".join(islice(files_text(tmp_path, 0), 1))
+
+
 def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="holds no UTF-8 text files"):
         next(files_text(tmp_path, 0))
